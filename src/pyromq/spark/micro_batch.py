@@ -48,8 +48,9 @@ class Root:
         return f"{self.path}/{name}"
 
     def numbers(self, folder: str) -> set[int]:
-        """Return the numbers that name the files in this folder. Every tenth file of a log of Spark has the suffix
-        `.compact`.
+        """Return the numbers that name the files in this folder.
+
+        Every tenth file of a log of Spark has the suffix `.compact`.
         """
         entries = self.files.get_file_info(pafs.FileSelector(self.at(folder), allow_not_found=True))
         names = [entry.base_name.removesuffix(".compact") for entry in entries]
@@ -67,8 +68,9 @@ class Root:
 
 
 def open_root(location: str) -> Root:
-    """Open the folder at a path or URI, including `file:/folder` as Hadoop writes it. Raises `UsageError` if pyarrow
-    cannot open the folder.
+    """Open the folder at a path or URI, including `file:/folder` as Hadoop writes it.
+
+    Raises `UsageError` if pyarrow cannot open the folder.
     """
     if re.match("file:/[^/]", location):
         location = location.removeprefix("file:")
@@ -105,8 +107,9 @@ class StreamCheckpoint:
         return self._root.numbers(folder)
 
     def content(self, batch: int) -> str:
-        """Return a digest of a micro-batch's input: the offsets where it begins and ends in each source, and the files
-        that file sources found.
+        """Return a digest of a micro-batch's input.
+
+        The input is the offsets where the batch begins and ends in each source, and the files that file sources found.
         """
         ends = self._sources(batch)
         begins = self._sources(batch - 1) if batch else []
@@ -121,8 +124,9 @@ class StreamCheckpoint:
         return self._root.read(f"{PLANNED}/{batch}").decode().splitlines()[HEADING:]
 
     def _files(self, source: str, step: int) -> list[str]:
-        """Return path and time of the files that a file source found in a step. Every tenth log file (`.compact`) also
-        has all previous steps.
+        """Return path and time of the files that a file source found in a step.
+
+        Every tenth log file (`.compact`) also has all previous steps.
         """
         name = f"sources/{source}/{step}"
         if not self._root.exists(name):
@@ -139,8 +143,9 @@ def _steps(sources: list[str]) -> dict[str, int]:
 
 @dataclass(frozen=True, slots=True)
 class StreamBatch:
-    """The micro-batch that a Spark task belongs to. `root` is the setting `spark.sql.streaming.checkpointLocation`,
-    None if unset.
+    """The micro-batch that a Spark task belongs to.
+
+    `root` is the setting `spark.sql.streaming.checkpointLocation`, None if unset.
     """
 
     query: str
@@ -149,8 +154,9 @@ class StreamBatch:
 
     @classmethod
     def of_task(cls, context: TaskContext) -> StreamBatch | None:
-        """Return the micro-batch that a Spark task belongs to, including tasks started in `foreachBatch`; None outside
-        of streams.
+        """Return the micro-batch that a Spark task belongs to; None outside of streams.
+
+        Tasks that `foreachBatch` starts belong to the micro-batch too.
         """
         query = context.getLocalProperty("sql.streaming.queryId")
         batch = context.getLocalProperty("streaming.sql.batchId")
@@ -178,9 +184,7 @@ class StreamBatch:
 
 
 def planned_batch(checkpoint: str | None) -> tuple[int, str] | None:
-    """Return number and input digest of the micro-batch that was planned last; None if the checkpoint is missing or
-    cannot be read.
-    """
+    """Return number and input digest of the newest planned micro-batch; None without a readable checkpoint."""
     if checkpoint is None:
         return None
     try:
@@ -194,8 +198,9 @@ def planned_batch(checkpoint: str | None) -> tuple[int, str] | None:
 
 @dataclass(frozen=True, slots=True)
 class DecidedWrite:
-    """The write that was committed under a name: its input digest and its number of rows, each None if it was not
-    recorded.
+    """The write that was committed under a name.
+
+    `content` is the digest of its input and `rows` its number of rows; None if not recorded.
     """
 
     name: str

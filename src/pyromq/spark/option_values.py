@@ -24,8 +24,10 @@ _QueueId = Annotated[int, msgspec.Meta(ge=0, le=INT)]
 
 
 def time(name: str, value: str) -> int:
-    """Parse a time: ms since 1970, or an ISO date and time with a zone. Return ms. Spark passes no session time zone to
-    a source, so the zone is required.
+    """Parse a time and return it in ms since 1970.
+
+    The text is such a number, or an ISO date and time with a zone. Spark passes no session time zone to a source, so
+    the zone is required.
     """
     if value.isdecimal():
         return _moment(name, int(value))
@@ -119,8 +121,9 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 def names(name: str, value: str) -> tuple[str, ...]:
-    """Parse a list of names separated by commas; a repeated name counts once. Raises `UsageError` for a list without a
-    name.
+    """Parse a list of names separated by commas; a repeated name counts once.
+
+    Raises `UsageError` for a list without a name.
     """
     found = tuple(dict.fromkeys(each for part in value.split(",") if (each := part.strip())))
     if not found:

@@ -27,8 +27,9 @@ SYNONYMS = {"endpoints": NAME_SERVERS}  # other names of options: `endpoints` is
 
 
 def option(name: str, read: Callable[[str, str], Any], default: Any, doc: str, *, only: str | None = None) -> Any:
-    """Declare a field of a dataclass as the option `name`. `read(name, value)` parses the option's text; `only` is
-    batch or stream.
+    """Declare a field of a dataclass as the option `name`.
+
+    `read(name, value)` parses the option's text; `only` is batch or stream.
     """
     return field(default=default, metadata={"name": name, "read": read, "doc": doc, "only": only})
 
@@ -44,8 +45,9 @@ def name_servers_option() -> Any:
 
 
 def checked_by(check: Callable[[str], object]) -> Callable[[str, str], str]:
-    """Return a parser of texts that `check` accepts. The parser raises the error of `check`, with the option's name and
-    value.
+    """Return a parser of texts that `check` accepts.
+
+    The parser raises the error of `check`, with the option's name and value.
     """
 
     def read(name: str, value: str) -> str:

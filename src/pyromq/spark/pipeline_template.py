@@ -75,8 +75,9 @@ cd "$(dirname "$0")" && exec spark-pipelines run --conf spark.sql.catalogImpleme
 
 
 def write_project(folder: Path, *, topic: str, namesrv: str) -> list[Path]:
-    """Write the files of a pipeline project into a new folder; return their paths. Raises `UsageError` if the folder
-    exists.
+    """Write the files of a pipeline project into a new folder; return their paths.
+
+    Raises `UsageError` if the folder exists.
     """
     if folder.exists():
         raise UsageError(f"{folder} exists already; choose another name")

@@ -67,10 +67,10 @@ def with_values(messages: DataFrame, type: Any) -> DataFrame:
 
 
 def dead_letters(unfit: DataFrame, group: str) -> DataFrame:
-    """Return failed messages (the reason is in column `unfit`) as dead letters of a group, with the columns of the
-    sink.
+    """Return failed messages as dead letters of a group, with the columns of the sink.
 
-    `pyromq dlq` and the job `redrive` read them like all dead letters. Raises `IllegalName` for an illegal group.
+    Column `unfit` has the reason. `pyromq dlq` and the job `redrive` read the dead letters like all others. Raises
+    `IllegalName` for an illegal group.
     """
     check_group(group)
     more = {Property.RETRY_REASON: F.col(UNFIT), ORIGIN_TOPIC: F.col("topic")}

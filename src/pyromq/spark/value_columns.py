@@ -36,16 +36,18 @@ Values = Callable[[Iterable[bytes | None], Iterable[str | None]], tuple[pa.Array
 
 
 def arrow_type(type_: Any) -> pa.DataType:
-    """Return the Arrow type of a column with values of this type. Raises `UsageError` for a type that has no Arrow
-    type.
+    """Return the Arrow type of a column with values of this type.
+
+    Raises `UsageError` for a type that has no Arrow type.
     """
     json_reader(type_)  # raises for a type that JSON cannot be parsed to
     return _of(inspect.type_info(type_), type_, ())
 
 
 def values_of(type_: Any) -> Values:
-    """Return a function that parses bodies, given with their decoding errors. The function returns two Arrow columns:
-    the values, and the error where a value is null.
+    """Return a function that parses bodies, given with their decoding errors.
+
+    The function returns two Arrow columns: the values, and the error where a value is null.
     """
     read, column = json_reader(type_), arrow_type(type_)
 
@@ -69,8 +71,9 @@ def values_of(type_: Any) -> Values:
 
 
 def _column(values: list[object], reasons: list[str | None], column: pa.DataType) -> pa.Array:
-    """Return the values as an Arrow column. A value that does not fit, for example an integer of 65 bits, becomes null
-    with a text in `reasons`.
+    """Return the values as an Arrow column.
+
+    A value that does not fit, for example an integer of 65 bits, becomes null with a text in `reasons`.
     """
     try:
         return pa.array(values, column)

@@ -58,11 +58,11 @@ class RetryDeadline(Protocol):
 def with_retries(
     options: RetryDeadline, call: Callable[[], T], *, most_seconds: float = math.inf, planned: bool = False
 ) -> T:
-    """Return the result of `call`. Retriable errors are retried for `deadlineMs`, at most `most_seconds`; then the last
-    error is raised.
+    """Return the result of `call`, which is called again after a retriable error.
 
-    With `planned`, topics and brokers existed at planning. A name server that does not know them was restarted, so this
-    error is retried for up to 20 s, until brokers have registered again.
+    Calls end after `deadlineMs`, at most `most_seconds`; then the last error is raised. With `planned`, topics and
+    brokers existed at planning. A name server that does not know them was restarted, so this error is retried for up to
+    20 s, until brokers have registered again.
     """
     began = time.monotonic()
     give_up = began + min(options.deadline_ms / 1000, most_seconds)

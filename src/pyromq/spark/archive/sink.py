@@ -35,8 +35,9 @@ class ArchivedFiles(WriterCommitMessage):
 
 
 class ArchiveSink(DataSource):
-    """The data source `rocketmq-archive`, for streams only. Options: `path` (folder or URI of the archive) and `format`
-    (parquet or delta).
+    """The data source `rocketmq-archive`, for streams only.
+
+    Options: `path` (folder or URI of the archive) and `format` (parquet or delta).
     """
 
     @classmethod
@@ -61,8 +62,9 @@ class ArchiveSink(DataSource):
 
 
 class ArchiveWriter(DataSourceStreamArrowWriter):
-    """Writes archive files in Spark tasks and commits them on the driver. Tasks and driver have separate copies of this
-    object, so commit messages carry the state.
+    """Writes archive files in Spark tasks and commits them on the driver.
+
+    Tasks and driver have separate copies of this object, so commit messages carry the state.
     """
 
     checkpoint: str | None = None  # option checkpointLocation of the streaming query

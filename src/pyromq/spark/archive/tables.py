@@ -48,8 +48,9 @@ class QueueSpan(msgspec.Struct, frozen=True):
 
 
 class ArchiveFile(msgspec.Struct, frozen=True):
-    """One archive file. `written` is the file's path before the commit and `path` after it, relative to the archive's
-    root.
+    """A file of an archive, before and after its commit.
+
+    `written` is the file's path before the commit and `path` after it, relative to the archive's root.
     """
 
     written: str
@@ -62,8 +63,9 @@ class ArchiveFile(msgspec.Struct, frozen=True):
 
 
 def holds_delta(location: str) -> bool | None:
-    """Return whether the archive at this path or URI is a Delta table; None if pyarrow cannot open the URI. Spark can
-    open URIs that pyarrow cannot, for example `s3a://...`.
+    """Return whether the archive at this path or URI is a Delta table; None if pyarrow cannot open the URI.
+
+    Spark can open URIs that pyarrow cannot, for example `s3a://...`.
     """
     try:
         root = open_root(location)
@@ -79,10 +81,9 @@ def new_folder(query: str, batch: int) -> str:
 def write_files(
     root: Root, batches: Iterable[pa.RecordBatch], *, query: str, batch: int, hidden: bool = True
 ) -> list[ArchiveFile]:
-    """Write the rows of one Spark task as archive files and return the files. Files that are `hidden` are invisible
-    until committed.
+    """Write the rows of one Spark task as archive files and return the files.
 
-    Raises `UsageError` if a required column is missing.
+    Files that are `hidden` are invisible until committed. Raises `UsageError` if a required column is missing.
     """
     open_files: dict[tuple[str, str], _OpenFile] = {}
     try:
@@ -193,8 +194,9 @@ class Page(msgspec.Struct, frozen=True):
 
 
 def open_table(location: str, form: str) -> ParquetTable | DeltaTable:
-    """Return the archive table at a path or URI. Raises `UsageError` for an unknown format, for a path with a file in
-    it, or if the format's library is missing.
+    """Return the archive table at a path or URI.
+
+    Raises `UsageError` for an unknown format, for a path with a file in it, or if the format's library is missing.
     """
     if form == "parquet":
         return ParquetTable(open_root(location))
@@ -216,11 +218,10 @@ class ParquetTable:
     def commit(
         self, query: str, batch: int, files: Sequence[ArchiveFile], schema: pa.Schema, *, content: str | None = None
     ) -> bool:
-        """Make the files of a batch visible and return True. Return False, and ignore the files, if the batch was
-        committed before.
+        """Make the files of a batch visible and return True.
 
-        `content` is a digest of the batch's input, see `micro_batch`. Raises `BatchDecided` if the batch was committed
-        with other rows.
+        Return False, and ignore the files, if the batch was committed before. `content` is a digest of the batch's
+        input, see `micro_batch`. Raises `BatchDecided` if the batch was committed with other rows.
         """
         page = Page(query, batch, list(files), content)
         committed = self._page(query, batch)
@@ -265,11 +266,10 @@ def _decided(page: Page, rows: int | None) -> DecidedWrite:
 
 
 def _decided_in(history: Iterable[Mapping[str, Any]], page: Page) -> DecidedWrite | None:
-    """Return the commit of the page's batch from the history of a Delta table; None if the history does not reach back
-    to that batch.
+    """Return the commit of the page's batch from the history of a Delta table.
 
-    A batch without rows leaves no commit. If the history has an earlier batch of the query but not this one, this batch
-    counts as committed with 0 rows.
+    Return None if the history does not reach back to the batch. A batch without rows leaves no commit. If the history
+    has an earlier batch of the query but not this one, this batch counts as committed with 0 rows.
     """
     noted = {int(commit[BATCH]): commit for commit in history if commit.get(QUERY) == page.query}
     if (commit := noted.get(page.batch)) is not None:
@@ -303,8 +303,10 @@ class DeltaTable:
     def commit(
         self, query: str, batch: int, files: Sequence[ArchiveFile], schema: pa.Schema, *, content: str | None = None
     ) -> bool:
-        """Make the files of a batch visible and return True. Return False, and ignore the files, if the batch was
-        committed before. Raises `BatchDecided` as `ParquetTable.commit` does.
+        """Make the files of a batch visible and return True.
+
+        Return False, and ignore the files, if the batch was committed before. Raises `BatchDecided` as
+        `ParquetTable.commit` does.
         """
         page = Page(query, batch, list(files), content)
         exists = self._delta.DeltaTable.is_deltatable(self._location)

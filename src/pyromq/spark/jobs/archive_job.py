@@ -9,10 +9,10 @@ from pyromq.spark.jobs.settings import Archive, Summary
 
 
 def run(settings: Archive, tell: Tell) -> Summary:
-    """Run job `archive` and return its summary. With setting `once` the job ends after the present messages, else at
-    Ctrl-C.
+    """Copy topics into an archive and return the summary.
 
-    Raises the error of the streaming query, and `UsageError` for wrong settings.
+    With setting `once` the job ends after the present messages, else at Ctrl-C. Raises the error of the streaming
+    query, and `UsageError` for wrong settings.
     """
     open_table(settings.to, settings.format)  # raises `UsageError` for wrong settings before Spark starts
     spark = open_session(settings.session)

@@ -31,8 +31,9 @@ Bounds = Mapping[MessageQueue, tuple[int, int]]
 
 
 def run(settings: Audit, tell: Tell) -> Summary:
-    """Run job `audit` and return its summary; `failed` is true if a message is lost, repeated or disordered. Raises
-    `UsageError` for a missing archive.
+    """Count lost, repeated and disordered messages and return the summary.
+
+    `failed` is true if a count is not 0. Raises `UsageError` for a missing archive.
     """
     spark = open_session(settings.session)
     rows = _mirror(spark, settings) if settings.mirror else _archive(spark, settings)
@@ -67,8 +68,9 @@ def _rows(counted: Mapping[MessageQueue, Any], bounds: Bounds, settings: Audit) 
 
 
 def _counted(frame: DataFrame, settings: Audit) -> DataFrame:
-    """Return one row per queue, with counts of rows and of disordered rows. Within a queue, store times and log offsets
-    must ascend; within a key, the numbers in property `settings.sequence`.
+    """Return one row per queue, with counts of rows and of disordered rows.
+
+    Within a queue, store times and log offsets must ascend; within a key, the numbers in property `settings.sequence`.
     """
     before = Window.partitionBy(*PLACE).orderBy("queueOffset")
     moved_on = F.col("queueOffset") > F.lag("queueOffset").over(before)
@@ -149,8 +151,9 @@ def _row(queue: MessageQueue, counted: Any, bounds: tuple[int, int], settings: A
 
 
 def _mirror(spark: SparkSession, settings: Audit) -> list[dict[str, Any]]:
-    """Return one row per source queue. Property ORIGIN of each copy (CLUSTER:TOPIC/BROKER/QUEUE/OFFSET) names its
-    original.
+    """Return one row per source queue.
+
+    Property ORIGIN of each copy (CLUSTER:TOPIC/BROKER/QUEUE/OFFSET) names its original.
     """
     topic = settings.mirror
     copies = read_copies(spark, copies_options(settings.session.namesrv, [topic], settings.option))

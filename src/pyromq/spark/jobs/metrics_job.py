@@ -24,10 +24,10 @@ FIGURES = ("messages", "bytes", "messages_per_second", "delay_p50_ms", "delay_p9
 
 
 def run(settings: Metrics, tell: Tell) -> Summary:
-    """Run job `metrics` and return its summary. With setting `once` the job ends after the present messages, else at
-    Ctrl-C.
+    """Count messages in windows of time and return the summary.
 
-    Raises the error of the streaming query, and `UsageError` for wrong settings.
+    With setting `once` the job ends after the present messages, else at Ctrl-C. Raises the error of the streaming
+    query, and `UsageError` for wrong settings.
     """
     spark = open_session(settings.session)
     frame = windows(open_stream(spark, "metrics", settings), settings)
@@ -110,8 +110,7 @@ def _writer(frame: DataFrame, settings: Metrics) -> DataStreamWriter:
 
 
 def _write_batch(options: dict[str, str], frame: DataFrame, batch: int) -> None:
-    """Write a micro-batch as a job named after the query's id and the batch's number, so that a repetition has no
-    effect.
+    """Write a micro-batch once, as a job named after the query's id and the batch's number.
 
     The checkpoint stores the query's id: a query with a new checkpoint has another id.
     """
@@ -122,8 +121,9 @@ def _write_batch(options: dict[str, str], frame: DataFrame, batch: int) -> None:
 
 
 def _write_prometheus(path: Path, frame: DataFrame, _: int) -> None:
-    """Replace the Prometheus file by the latest window of each topic and tag. A batch without rows leaves the file
-    unchanged.
+    """Replace the Prometheus file by the latest window of each topic and tag.
+
+    A batch without rows leaves the file unchanged.
     """
     latest: dict[tuple[str, str], Any] = {}
     for row in frame.orderBy("start").collect():

@@ -39,10 +39,10 @@ SCHEMA = "topic string, brokerName string, queueId int, group string, stored lon
 
 
 def run(settings: Mirror, tell: Tell) -> Summary:
-    """Run job `mirror` and return its summary. With setting `once` the job ends after the present messages, else at
-    Ctrl-C.
+    """Copy topics into another cluster and return the summary.
 
-    Raises the error of the streaming query, and `UsageError` for wrong settings.
+    With setting `once` the job ends after the present messages, else at Ctrl-C. Raises the error of the streaming
+    query, and `UsageError` for wrong settings.
     """
     topics = settings.topics
     spark = open_session(settings.session)
@@ -120,10 +120,9 @@ def carry_over(
 def _stored(
     settings: Mirror, topic: str, groups: list[str], brokers: Collection[str]
 ) -> list[tuple[str, str, int, str, int]]:
-    """Return topic, broker, queue id, group and offset for each offset that a group has at the source. Groups without
-    offsets are left out.
+    """Return topic, broker, queue id, group and offset for each offset that a group has at the source.
 
-    Raises `UsageError` for a group that does not exist at the source.
+    Groups without offsets are left out. Raises `UsageError` for a group that does not exist at the source.
     """
     found = []
     options = _source(settings)

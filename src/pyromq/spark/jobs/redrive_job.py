@@ -30,8 +30,9 @@ from pyromq.spark.jobs.settings import Redrive, Summary, pairs
 
 
 def run(settings: Redrive, tell: Tell) -> Summary:
-    """Send the chosen dead letters and return the summary. Raises `UsageError` for wrong settings, `TopicNotFound` if
-    the group has no dead letters.
+    """Send the chosen dead letters and return the summary.
+
+    Raises `UsageError` for wrong settings, `TopicNotFound` if the group has no dead letters.
     """
     check_group(settings.group)
     spark = open_session(settings.session)

@@ -31,8 +31,9 @@ READER = "pyromq-spark-replay"
 
 
 def run(settings: Replay, tell: Tell) -> Summary:
-    """Send the chosen messages and return the summary. Raises `UsageError` for wrong settings, and the error of Spark
-    if a task fails.
+    """Send the chosen messages and return the summary.
+
+    Raises `UsageError` for wrong settings, and the error of Spark if a task fails.
     """
     spark = open_session(settings.session)
     chosen = _chosen(read_archive(spark, settings.archive, settings.format), settings)

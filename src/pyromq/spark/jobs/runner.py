@@ -35,10 +35,10 @@ LOOK_SECONDS = 0.5  # between reads of Spark's progress: Spark keeps 100 reports
 
 
 def run_stream(job: str, writer: DataStreamWriter, settings: StreamJobSettings, tell: Tell) -> Summary:
-    """Run the streaming query of a job and return the summary. With setting `once` the query ends after the present
-    messages, else at Ctrl-C.
+    """Run the streaming query of a job and return the summary.
 
-    Raises the error of the query. The next run repeats an interrupted batch.
+    With setting `once` the query ends after the present messages, else at Ctrl-C. Raises the error of the query. The
+    next run repeats an interrupted batch.
     """
     stream = settings.stream
     every = spark_interval("every", stream.every)
@@ -68,8 +68,9 @@ def run_stream(job: str, writer: DataStreamWriter, settings: StreamJobSettings, 
 
 @contextmanager
 def _ctrl_c() -> Iterator[Event]:
-    """Yield an event that Ctrl-C sets; outside of the main thread nothing sets the event. Spark's own signal handler
-    would cancel jobs during a call to Java.
+    """Yield an event that Ctrl-C sets; outside of the main thread nothing sets the event.
+
+    Spark's own signal handler would cancel jobs during a call to Java.
     """
     stop = Event()
     if current_thread() is not main_thread():  # only the main thread handles signals
@@ -98,8 +99,9 @@ def _watch(query: StreamingQuery, stop: Event, *, totals: Totals, tell: Tell, la
 
 
 def _note_lag(lag: LagListener, report: str) -> None:
-    """Pass a progress report to the lag listener. An `OSError` is only logged here: an unwritable lag file fails the
-    job at its end.
+    """Pass a progress report to the lag listener.
+
+    An `OSError` is only logged here: an unwritable lag file fails the job at its end.
     """
     try:
         lag.note(report)
@@ -112,8 +114,9 @@ def _path(text: str) -> Path | None:
 
 
 class Totals:
-    """Sums up the progress reports of a streaming query. Spark keeps only the last 100 reports, and a job may run for
-    months.
+    """Sums up the progress reports of a streaming query.
+
+    Spark keeps only the last 100 reports, and a job may run for months.
     """
 
     def __init__(self, beginning: StreamOffset) -> None:

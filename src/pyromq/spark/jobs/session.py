@@ -46,8 +46,9 @@ COPIES = {"verifyTags": "false", "nullBody": "tombstone"}  # sink options that w
 
 
 def open_session(settings: SessionSettings) -> SparkSession:
-    """Return the active Spark session, else a new one with the job's settings. The session becomes active in the
-    calling thread.
+    """Return the active Spark session, else a new one with the job's settings.
+
+    The session becomes active in the calling thread.
     """
     builder = SparkSession.builder.master(settings.master)
     defaults = DEFAULTS | (LOCAL if settings.master.startswith("local") else {})
@@ -70,15 +71,17 @@ class StreamJobSettings(Protocol):
 
 
 def open_stream(spark: SparkSession, job: str, settings: StreamJobSettings) -> DataFrame:
-    """Return a streaming DataFrame of the job's topics. The job's offsets are stored at the brokers under the job's
-    group.
+    """Return a streaming DataFrame of the job's topics.
+
+    The job's offsets are stored at the brokers under the job's group.
     """
     return spark.readStream.format("rocketmq").options(**source_options(job, settings)).load()
 
 
 def source_options(job: str, settings: StreamJobSettings) -> dict[str, str]:
-    """Return the options of source `rocketmq` for a job that reads a stream. The user's setting `option` overrides
-    other settings.
+    """Return the options of source `rocketmq` for a job that reads a stream.
+
+    The user's setting `option` overrides other settings.
     """
     stream = settings.stream
     options = options_of(settings.session) | options_of(stream)
@@ -95,10 +98,10 @@ def source_options(job: str, settings: StreamJobSettings) -> dict[str, str]:
 
 
 def beginning(job: str, settings: StreamJobSettings) -> StreamOffset:
-    """Return the offset where a job without a checkpoint begins, which Spark does not report. Raises the brokers'
-    errors.
+    """Return the offset where a job without a checkpoint begins, which Spark does not report.
 
-    Return an empty offset for a job with a checkpoint: no broker is asked, since the topics may have been deleted.
+    Raises the brokers' errors. Return an empty offset for a job with a checkpoint: no broker is asked, since the topics
+    may have been deleted.
     """
     with suppress(OSError, UsageError):  # Spark may know file systems that pyarrow does not
         if StreamCheckpoint(settings.stream.checkpoint).batches(PLANNED):
@@ -112,8 +115,9 @@ def beginning(job: str, settings: StreamJobSettings) -> StreamOffset:
 
 
 def read_archive(spark: SparkSession, location: str, form: str) -> DataFrame:
-    """Return a DataFrame of the rows of an archive; columns topic and date have type string. Raises `UsageError` if
-    there is no archive of this format.
+    """Return a DataFrame of the rows of an archive; columns topic and date have type string.
+
+    Raises `UsageError` if there is no archive of this format.
     """
     is_delta = holds_delta(location)
     if form == "delta" and is_delta is False:
@@ -159,8 +163,9 @@ def stored_between(frame: DataFrame, since: str, until: str) -> DataFrame:
 
 
 def copied_columns(origin: Column, properties: Column) -> list[Column]:
-    """Return the sink columns of a copy of each message. `origin` becomes property ORIGIN of the copy: the place of the
-    original.
+    """Return the sink columns of a copy of each message.
+
+    `origin` becomes property ORIGIN of the copy: the place of the original.
     """
     return [
         F.col("body"),
@@ -173,11 +178,11 @@ def copied_columns(origin: Column, properties: Column) -> list[Column]:
 
 
 def same_queue(reader: QueueReader, topics: Mapping[str, str]) -> list[Column]:
-    """Return the sink columns queueId and brokerName of copies. `topics` maps each source topic to the topic of its
-    copies.
+    """Return the sink columns queueId and brokerName of copies.
 
-    A copy has the queue id and broker name of its original. If no broker of that name has the topic, the broker is
-    chosen by the source broker's name alone, so that copies of one queue stay in one queue. Raises `TopicNotFound`.
+    `topics` maps each source topic to the topic of its copies. A copy has the queue id and broker name of its original.
+    If no broker of that name has the topic, the broker is chosen by the source broker's name alone, so that copies of
+    one queue stay in one queue. Raises `TopicNotFound`.
     """
     name, chosen = F.col("brokerName"), F.lit(None).cast("string")
     for source, copy in topics.items():

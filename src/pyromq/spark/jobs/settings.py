@@ -40,8 +40,9 @@ Check = Callable[[str, Any], object]  # called with name and value of a setting;
 
 
 def setting(doc: str, default: Any = MISSING, *, check: Check | None = None, option: str | None = None) -> Any:
-    """Declare a job setting with its help text; a setting without a default is required. `option` is the option of
-    source or sink that the setting sets.
+    """Declare a job setting with its help text; a setting without a default is required.
+
+    `option` is the option of source or sink that the setting sets.
     """
     return field(default=default, metadata={"doc": doc, "check": check, "option": option})
 
@@ -96,8 +97,9 @@ def _span(name: str, text: str) -> None:
 
 
 def _file(name: str, file: str) -> None:
-    """Raise `UsageError` if the folder of a file does not exist. The job writes the file only after a batch, which may
-    take hours.
+    """Raise `UsageError` if the folder of a file does not exist.
+
+    The job writes the file only after a batch, which may take hours.
     """
     if file and not (folder := Path(file).parent).is_dir():
         raise UsageError(f"setting {name} is {file}, and there is no folder {folder}; make it first")
@@ -449,8 +451,9 @@ def flags(job: type) -> Iterator[tuple[Field[Any], type]]:
 
 
 def options_of(settings: Any) -> dict[str, str]:
-    """Return the options of source or sink that these settings set, by option name. Settings of `session` and `stream`
-    are left out.
+    """Return the options of source or sink that these settings set, by option name.
+
+    Settings of `session` and `stream` are left out.
     """
     declared = {each.name: each.metadata["option"] for each in fields(settings) if each.metadata.get("option")}
     return {option: str(getattr(settings, name)) for name, option in declared.items()}
@@ -461,8 +464,9 @@ def is_required(each: Field[Any]) -> bool:
 
 
 def build(job: type, values: Mapping[str, Any]) -> Any:
-    """Return the settings of a job from values by name. Raises `UsageError` naming a setting that is unknown, missing,
-    or of the wrong type.
+    """Return the settings of a job from values by name.
+
+    Raises `UsageError` naming a setting that is unknown, missing, or of the wrong type.
     """
     known = {each.name: (each, kind) for each, kind in flags(job)}
     for name in values:
@@ -515,8 +519,9 @@ def _assemble(job: type, values: Mapping[str, Any]) -> Any:
 
 
 def run(name: str, settings: Any, tell: Any) -> Summary:
-    """Run the job with this name and return its summary; imports pyspark. The job calls `tell(rows)` repeatedly with
-    the number of messages done.
+    """Run the job with this name and return its summary; imports pyspark.
+
+    The job calls `tell(rows)` repeatedly with the number of messages done.
     """
     summary = import_module(f"pyromq.spark.jobs.{name}_job").run(settings, tell)
     assert isinstance(summary, Summary)

@@ -88,8 +88,9 @@ class QueryLag:
 
 
 def lag_of(progress: Mapping[str, Any], *, now_ms: int, store_times: StoreTimes | None = None) -> QueryLag:
-    """Return the lag of a query from Spark's progress report; other sources than `rocketmq` are skipped. Without
-    `store_times`, seconds are 0.
+    """Return the lag of a query from Spark's progress report; other sources than `rocketmq` are skipped.
+
+    Without `store_times`, seconds are 0.
     """
     queues: list[QueueLag] = []
     for source in progress["sources"]:
@@ -106,8 +107,9 @@ def lag_of(progress: Mapping[str, Any], *, now_ms: int, store_times: StoreTimes 
 
 
 def queue_lags(end: StreamOffset, latest: StreamOffset, now_ms: int, store_times: StoreTimes | None) -> list[QueueLag]:
-    """Return the lag of each queue: the distance from offset `end` to the queue's end in `latest`. `store_times` is
-    called once, for all queues with unread messages.
+    """Return the lag of each queue: the distance from offset `end` to the queue's end in `latest`.
+
+    `store_times` is called once, for all queues with unread messages.
     """
     offsets = {queue: end.positions.get(queue, 0) for queue in latest.positions}
     lags = {queue: max(most - offsets[queue], 0) for queue, most in latest.positions.items()}
@@ -185,8 +187,9 @@ def replace_text(path: Path, text: str) -> None:
 
 
 class LagFile:
-    """Writes the lag of one stream as Prometheus text (option lagPrometheus). Label `query` is the name of the stream's
-    group.
+    """Writes the lag of one stream as Prometheus text (option lagPrometheus).
+
+    Label `query` is the name of the stream's group.
     """
 
     def __init__(self, path: Path, group: str, *, store_times: StoreTimes, clock: Clock) -> None:
@@ -197,8 +200,9 @@ class LagFile:
         self._written_at: float | None = None
 
     def note(self, reached: StreamOffset, latest: StreamOffset | None, *, last: bool = False) -> None:
-        """Write the lag between `reached` and `latest`, at most every 5 s; the `last` call of a query's run always
-        writes. Errors are logged.
+        """Write the lag between `reached` and `latest`, at most every 5 s. Errors are logged.
+
+        The `last` call of a query's run always writes.
         """
         now = self._clock.monotonic()
         if latest is None or (not last and self._written_at is not None and now - self._written_at < WRITE_SECONDS):
@@ -218,8 +222,9 @@ TIMEOUT_SECONDS = 2.0
 
 
 class LagListener(StreamingQueryListener):
-    """Records the lag of every streaming query of a Spark session in `lags`. With `namesrv`, the ages of unread
-    messages are requested from brokers.
+    """Records the lag of every streaming query of a Spark session in `lags`.
+
+    With `namesrv`, the ages of unread messages are requested from brokers.
     """
 
     def __init__(

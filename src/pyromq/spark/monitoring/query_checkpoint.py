@@ -25,8 +25,10 @@ GROUP = "pyromq-spark-checkpoint"
 
 @dataclass(frozen=True, slots=True)
 class QueryCheckpoint:
-    """The checkpoint of a query. `batch` is the newest batch that is done, None before the first; `done` is the offset
-    at its end. `planned` is the end of a batch that is planned but not done.
+    """The newest micro-batches of a query, with their offsets.
+
+    `batch` is the newest batch that is done, None before the first; `done` is the offset at its end. `planned` is the
+    end of a batch that is planned but not done.
     """
 
     folder: Path
@@ -40,8 +42,9 @@ class QueryCheckpoint:
 
 
 def read_checkpoint(folder: Path) -> QueryCheckpoint:
-    """Return the checkpoint in a folder. Raises `UsageError` if the folder is no checkpoint of a query over one
-    rocketmq source.
+    """Return the checkpoint in a folder.
+
+    Raises `UsageError` if the folder is no checkpoint of a query over one rocketmq source.
     """
     if not (folder / PLANNED).is_dir():
         raise UsageError(f"{folder} is no checkpoint of a streaming query: it has no folder `offsets`")
@@ -58,8 +61,9 @@ def read_checkpoint(folder: Path) -> QueryCheckpoint:
 
 
 def describe(checkpoint: QueryCheckpoint, namesrv: str) -> list[dict[str, Any]]:
-    """Return one row per queue: offsets done and planned, and the first and end offset at the broker, None for a
-    deleted topic.
+    """Return one row per queue: offsets done and planned, and the queue's bounds at its broker.
+
+    The bounds are None for a deleted topic.
     """
     newest = checkpoint.newest
     if newest is None:
@@ -89,12 +93,12 @@ def describe(checkpoint: QueryCheckpoint, namesrv: str) -> list[dict[str, Any]]:
 
 
 def reset_to(folder: Path, namesrv: str, place: str) -> StreamOffset:
-    """Reset the checkpoint of a query to `place` (earliest, latest, or a table as in option startingOffsets); return
-    the new offset.
+    """Reset the checkpoint of a query to `place` and return the new offset.
 
-    A batch that was planned and not done counts as done: the sink may have its rows, so the number of the batch is not
-    used again. A query with state uses the number again, since the query continues from the state of the previous
-    batch. Raises `UsageError`, `DataLoss`, and `Unavailable` if a broker with queues to reset is not registered.
+    `place` is earliest, latest, or a table as in option startingOffsets. A batch that was planned and not done counts
+    as done: the sink may have its rows, so the number of the batch is not used again. A query with state uses the
+    number again, since the query continues from the state of the previous batch. Raises `UsageError`, `DataLoss`, and
+    `Unavailable` if a broker with queues to reset is not registered.
     """
     checkpoint = read_checkpoint(folder)
     if checkpoint.batch is None or checkpoint.done is None:

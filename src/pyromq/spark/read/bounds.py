@@ -54,11 +54,10 @@ class ReadBounds:
         return [QueueRange(queue, starts[queue], ends[queue]) for queue in bounds]
 
     def queue_bounds(self, known: Collection[MessageQueue] = ()) -> dict[MessageQueue, Bounds]:
-        """Return first and end offset of each queue that the options select, in order of the queues. `known` queues
-        were read before.
+        """Return first and end offset of each queue that the options select, in order of the queues.
 
-        Known queues that no longer exist are left out. Raises `TopicNotFound` and `UsageError` for other missing
-        queues, and `Unavailable` while a required broker is not registered.
+        `known` queues were read before. Known queues that no longer exist are left out. Raises `TopicNotFound` and
+        `UsageError` for other missing queues, and `Unavailable` while a required broker is not registered.
         """
         self.check_registered(self._options.required_brokers, "option requiredBrokers names it")
         if self._options.assign:
@@ -83,10 +82,10 @@ class ReadBounds:
             )
 
     def check_absent(self, known: Collection[tuple[str, str]] = (), *, required: bool = True) -> None:
-        """Raise `Unavailable` if a broker that had topics to read is no longer registered. Log a warning instead if
-        failOnDataLoss or `required` is false.
+        """Raise `Unavailable` if a broker that had topics to read is no longer registered.
 
-        Brokers that options name, and pairs of topic and broker in `known`, are checked elsewhere.
+        Log a warning instead if failOnDataLoss or `required` is false. Brokers that options name, and pairs of topic
+        and broker in `known`, are checked elsewhere.
         """
         if self._options.assign:
             return
@@ -135,8 +134,9 @@ class ReadBounds:
         return {queue: existing[queue] for queue in sorted(self._options.assign) if queue in existing}
 
     def _topic_bounds(self, topics: Iterable[str], known: Collection[MessageQueue]) -> dict[MessageQueue, Bounds]:
-        """Return first and end offset of the queues of these topics. A deleted topic is left out if its queues are
-        known or a pattern matched the topic.
+        """Return first and end offset of the queues of these topics.
+
+        A deleted topic is left out if its queues are known or a pattern matched the topic.
         """
         try:
             return self._client.bounds(topics)
@@ -189,8 +189,9 @@ class ReadBounds:
         return self._given(self._options.ending_offsets, bounds, name="endingOffsets")
 
     def _since(self, bounds: Mapping[MessageQueue, Bounds], times: Mapping[MessageQueue, int], name: str) -> Positions:
-        """Return the offset of the first message stored at a queue's time or later, for each queue in `times`; without
-        such a message, the queue's end.
+        """Return the offset of the first message stored at a time or later, for each queue in `times`.
+
+        Without such a message, the offset is the queue's end.
         """
         found = {queue: self._client.first_since(queue, time_ms, bounds[queue]) for queue, time_ms in times.items()}
         none = [queue for queue, offset in found.items() if offset >= bounds[queue][1]]
@@ -224,8 +225,9 @@ class ReadBounds:
         return self._checked(name, places, bounds)
 
     def _checked(self, name: str, given: Positions, bounds: Mapping[MessageQueue, Bounds]) -> Positions:
-        """Return the offsets, each moved into its queue's bounds. Raises `DataLoss` for an offset outside, unless
-        failOnDataLoss is false.
+        """Return the offsets, each moved into its queue's bounds.
+
+        Raises `DataLoss` for an offset outside, unless failOnDataLoss is false.
         """
         places = {}
         for queue, offset in given.items():
@@ -243,8 +245,9 @@ def queue_name(queue: MessageQueue) -> str:
 
 
 def deletion(place: tuple[str, str], positions: Mapping[MessageQueue, int]) -> str:
-    """Return the error text for a topic that was deleted at a broker. `positions` are the offsets to which its queues
-    were read.
+    """Return the error text for a topic that was deleted at a broker.
+
+    `positions` are the offsets to which its queues were read.
     """
     topic, broker = place
     read = {queue.queue_id: offset for queue, offset in positions.items() if queue[:2] == place}

@@ -70,8 +70,9 @@ def read_ranges(options: ReadOptions, columns: list[str], ranges: list[QueueRang
 
 
 def _joined(options: ReadOptions, pulled: Iterable[tuple[MessageQueue, int, bytes]]) -> Iterator[tuple[str, bytes]]:
-    """Join the pulled records of one broker until a batch is full; yield broker name and records. Small batches cost
-    Spark three times as much.
+    """Join the pulled records of one broker until a batch is full; yield broker name and records.
+
+    Small batches cost Spark three times as much.
     """
     parts: list[bytes] = []
     rows = size = 0
@@ -126,8 +127,9 @@ def _pulls(
 
 
 def bundles(ranges: list[QueueRange]) -> Iterator[list[QueueRange]]:
-    """Yield groups of short ranges that are pulled together: a micro-batch may have a few messages in each of many
-    queues.
+    """Yield groups of short ranges that are pulled together.
+
+    A micro-batch may have a few messages in each of many queues.
     """
     bundle: list[QueueRange] = []
     rows = 0
@@ -167,15 +169,14 @@ def _pull(options: ReadOptions, client: QueueReader, places: list[tuple[QueueRan
 
 
 def _is_being_repaired(found: PullResult) -> bool:
-    """Return whether the pull must be repeated: the broker returned no message because it has just repaired entries of
-    the queue.
-    """
+    """Return whether the pull must be repeated, because the broker has just repaired entries of the queue."""
     return found.status is PullStatus.NO_MATCH and found.next_offset == found.offset
 
 
 def _is_whole(options: ReadOptions, client: QueueReader, found: PullResult, *, place: tuple[QueueRange, int]) -> bool:
-    """Return whether the range can be read further. Messages deleted since planning raise `DataLoss`, or are logged if
-    failOnDataLoss is false.
+    """Return whether the range can be read further.
+
+    Messages deleted since planning raise `DataLoss`, or are logged if failOnDataLoss is false.
     """
     range_, offset = place
     least, most = found.min_offset, found.max_offset

@@ -1,5 +1,6 @@
-"""The options of a read: names, types and meaning. All options are checked before a connection is opened. No Spark
-here.
+"""The options of a read: names, types and meaning.
+
+All options are checked before a connection is opened. No Spark here.
 """
 
 from __future__ import annotations

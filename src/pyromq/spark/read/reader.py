@@ -1,5 +1,6 @@
-"""Spark's readers of topics, for batches and streams. `bounds`, `stream_planning` and `plan` decide what is read,
-without Spark.
+"""Spark's readers of topics, for batches and streams.
+
+`bounds`, `stream_planning` and `plan` decide what is read, without Spark.
 """
 
 from __future__ import annotations
@@ -61,8 +62,9 @@ class RocketMQReader(DataSourceReader):
         return _partitions(options, with_retries(options, ReadBounds(options, client).ranges))
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
-        """Yield the messages of a task's ranges as Arrow batches. Spark passes another kind of partition if there is
-        nothing to read.
+        """Yield the messages of a task's ranges as Arrow batches.
+
+        Spark passes another kind of partition if there is nothing to read.
         """
         return _read(self._options, self._columns, partition)
 
@@ -111,8 +113,9 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return latest.as_json() if latest else None
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """Return the partitions of a micro-batch, one per task. The driver reads a small micro-batch itself and passes
-        the rows to Spark with a single partition.
+        """Return the partitions of a micro-batch, one per task.
+
+        The driver reads a small micro-batch itself and passes the rows to Spark with a single partition.
         """
         begin, stop = read_stream_offset(start), read_stream_offset(end)
         ranges = with_retries(self._options, partial(self._planning.ranges, begin, stop))

@@ -33,10 +33,9 @@ _INLINE = 12  # limit of bytes that an Arrow view holds inline
 
 
 def blocks(data: Bytes, at: Ints, form: str | np.dtype[Any]) -> npt.NDArray[Any]:
-    """Return the values at byte positions `at` of `data`, read as the fixed-width numpy type `form`; takes some ns per
-    value.
+    """Return the values at byte positions `at` of `data`, read as the fixed-width numpy type `form`.
 
-    A numpy view has an item at every byte position; indexing the view copies the wanted items.
+    A value takes some ns: a numpy view has an item at every byte position, and indexing it copies the wanted items.
     """
     kind = np.dtype(form)
     if not at.size:
@@ -61,8 +60,9 @@ def slices(data: Bytes, at: Ints, sizes: Ints) -> pa.Array:
 
 
 def _begins(data: Bytes, at: Ints) -> Bytes:
-    """Return 12 bytes from each position, even if the slice there is shorter; bytes past the end of `data` are
-    arbitrary.
+    """Return 12 bytes from each position, even if the slice there is shorter.
+
+    Bytes past the end of `data` are arbitrary.
     """
     found: Bytes
     if at.max() + _INLINE <= data.size:
@@ -73,8 +73,9 @@ def _begins(data: Bytes, at: Ints) -> Bytes:
 
 
 def texts(data: Bytes, at: Ints, sizes: Ints) -> pa.Array:
-    """Return slices of `data` as an Arrow array of texts. Bytes that are not UTF-8 become replacement characters, as in
-    Java.
+    """Return slices of `data` as an Arrow array of texts.
+
+    Bytes that are not UTF-8 become replacement characters, as in Java.
     """
     found = slices(data, at, sizes)
     try:
@@ -143,10 +144,10 @@ class PropertyPairs:
         return begins, middles, ends
 
     def _number_names(self, count: int) -> Ints:
-        """Return a number per pair, equal for equal names. The names of the first `count` pairs repeat in all further
-        pairs.
+        """Return a number per pair, equal for equal names.
 
-        Most batches have few names, so each name is searched in all pairs.
+        The names of the first `count` pairs repeat in all further pairs. Most batches have few names, so each name is
+        searched in all pairs.
         """
         codes = np.full(count, -1, np.int64)
         left = np.arange(codes.size)
@@ -165,8 +166,9 @@ class PropertyPairs:
         return np.tile(codes, self.rows.size // count) if count else codes
 
     def value_of(self, name: str) -> pa.Array:
-        """Return the value of property `name` in each record, the last of equal names; null for a record without this
-        property.
+        """Return the value of property `name` in each record, null for a record without it.
+
+        Of equal names in a record, the last pair counts.
         """
         if name not in self.names:
             return pa.nulls(self.count, pa.string())
@@ -178,8 +180,9 @@ class PropertyPairs:
         return self._values(found).take(pa.array(places, mask=places < 0))
 
     def without(self, names: frozenset[str]) -> tuple[Ints, pa.Array, pa.Array]:
-        """Return record numbers, names and values of the pairs whose name is not in `names`. Of equal names in a
-        record, the last pair counts.
+        """Return record numbers, names and values of the pairs whose name is not in `names`.
+
+        Of equal names in a record, the last pair counts.
         """
         wanted = np.array([name not in names for name in self.names], np.bool_)
         pairs = np.flatnonzero(wanted[self.codes]) if wanted.size else np.empty(0, np.int64)
@@ -269,8 +272,9 @@ class BatchTooLarge(Exception):
 def to_batches(
     raw: bytes, broker_name: str, columns: Sequence[str], reading: RowFormat = EVERYTHING
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the records of `raw` as one Arrow batch, or as several if the bodies are too large for one. Raises
-    `StoreCorrupt` and `UndecodableBody` as `to_batch` does.
+    """Yield the records of `raw` as one Arrow batch, or as several if the bodies are too large for one.
+
+    Raises `StoreCorrupt` and `UndecodableBody` as `to_batch` does.
     """
     try:
         yield to_batch(raw, broker_name, columns, reading)
@@ -341,8 +345,9 @@ class RecordColumns:
         return pa.array(self._head[field].astype(form))
 
     def time_column(self, field: str) -> pa.Array:
-        """Return a column of timestamps; null for a time outside of the years 1 to 9999, which a producer may have
-        written.
+        """Return a column of timestamps; null for a time outside of the years 1 to 9999.
+
+        Producers may write any time.
         """
         times = self._head[field].astype(np.int64)
         valid = (times >= _FIRST_MS) & (times <= _LAST_MS)
@@ -352,8 +357,9 @@ class RecordColumns:
         return _repeated(self._broker_name, len(self))
 
     def topic_column(self) -> pa.Array:
-        """Return the topic of each record. Records of one pull have one topic: if all names are equal, one text is
-        repeated.
+        """Return the topic of each record.
+
+        Records of one pull have one topic: if all names are equal, one text is repeated.
         """
         sizes = self._topic_size
         if len(self) and sizes[0] and (sizes == sizes[0]).all():

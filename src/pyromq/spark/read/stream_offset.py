@@ -33,8 +33,9 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A message by which a topic at a broker is recognized: queue, offset and store time. `made` counts how often the
-    topic was created again.
+    """A message by which a topic at a broker is recognized: queue, offset and store time.
+
+    `made` counts how often the topic was created again.
     """
 
     queue_id: int

@@ -111,8 +111,9 @@ class StreamPlanning:
         return StreamOffset(self._latest) if self._latest else None
 
     def ranges(self, start: StreamOffset, end: StreamOffset) -> list[QueueRange]:
-        """Return the ranges of a micro-batch, without queues of retired brokers. The ranges depend only on the two
-        offsets, so a repeated micro-batch reads the same messages.
+        """Return the ranges of a micro-batch, without queues of retired brokers.
+
+        The ranges depend only on the two offsets, so a repeated micro-batch reads the same messages.
         """
         retired = self._retired()
         return [
@@ -122,10 +123,10 @@ class StreamPlanning:
         ]
 
     def publish(self, reached: StreamOffset, *, last: bool = False) -> None:
-        """Commit the query's offsets at the brokers under the query's group, once per commitInterval and at the `last`
-        call of a run.
+        """Commit the query's offsets at the brokers, under the query's group.
 
-        A failure is only logged: tools show old offsets until the next call.
+        Offsets are committed once per commitInterval, and at the `last` call of a run. A failure is only logged: tools
+        show old offsets until the next call.
         """
         changed = {
             queue: offset
@@ -163,8 +164,9 @@ class StreamPlanning:
         return names.difference(self._client.brokers()) if names else names
 
     def _look_for_losses(self, start: StreamOffset, bounds: Mapping[MessageQueue, Bounds]) -> dict[TopicAtBroker, Mark]:
-        """Report lost messages: raise `DataLoss` or log. Return new marks for topics that were created again, by topic
-        and broker.
+        """Report lost messages: raise `DataLoss` or log.
+
+        Return new marks for topics that were created again, by topic and broker.
         """
         made = {}
         for place in self._created_again(start, bounds):
@@ -314,8 +316,9 @@ class StreamPlanning:
         return self._clock.monotonic() - self._waiting_since >= self._options.max_delay_ms / 1000
 
     def _most_rows(self, begin: Positions, backlogs: Mapping[MessageQueue, int]) -> int | None:
-        """Return the limit of a micro-batch in rows, None: no limit. A limit in bytes is divided by the mean size of
-        messages in the longest backlog.
+        """Return the limit of a micro-batch in rows, None: no limit.
+
+        A limit in bytes is divided by the mean size of messages in the longest backlog.
         """
         max_rows, max_bytes = self._options.max_rows, self._options.max_bytes
         if max_bytes is None or not any(backlogs.values()):

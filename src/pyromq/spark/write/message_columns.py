@@ -41,8 +41,9 @@ Ints = npt.NDArray[np.int64]
 
 
 class BatchMembers:
-    """Messages encoded as members of a batch message. `bodies` and `texts` (of properties) have no null, and no text
-    exceeds a record's limit.
+    """Messages encoded as members of a batch message.
+
+    `bodies` and `texts` (of properties) have no null, and no text exceeds a record's limit.
     """
 
     def __init__(self, flags: Ints, bodies: pa.BinaryArray, texts: pa.BinaryArray) -> None:
@@ -143,8 +144,9 @@ class SingleMessage:
 
 
 class MessageColumns:
-    """The messages of some rows, in order, as Arrow columns. A column is None if the rows lack it or the options do not
-    use it.
+    """The messages of some rows, in order, as Arrow columns.
+
+    A column is None if the rows lack it or the options do not use it.
     """
 
     def __init__(self, columns: Mapping[str, pa.Array], texts: pa.Array, options: SinkOptions) -> None:
@@ -317,8 +319,9 @@ def _check_tags(tags: pa.Array) -> None:
 
 
 def dead_letter(row: SingleMessage, reason: str, options: SinkOptions) -> MessageColumns:
-    """Return the dead letter of a too large row: the beginning of its body, its unique id, keys and tags, and the
-    reason as a property.
+    """Return the dead letter of a too large row.
+
+    The dead letter has the beginning of the row's body, its unique id, keys and tags, and the reason as a property.
     """
     properties = {"TOO_LARGE": reason, "ORIGIN_TOPIC": row.topic, "ORIGIN_BODY_BYTES": str(len(row.body))}
     pairs = [f"{name}{NAME_VALUE}{value}" for name, value in properties.items()]
@@ -364,18 +367,19 @@ def _joined_words(lists: pa.ListArray) -> pa.Array:
 
 
 def _where_no_copy(born: pa.Array, maps: pa.MapArray) -> pa.Array:
-    """Return the born times, null for copied messages. The properties of a copied message have the original's born
-    time.
+    """Return the born times, null for copied messages.
+
+    The properties of a copied message have the original's born time.
     """
     before = pc.fill_null(pc.map_lookup(maps, BORN, "last"), "")
     return pc.if_else(pc.equal(before, ""), born, pa.scalar(None, pa.string()))
 
 
 def _property(name: str, values: pa.Array) -> list[pa.Array | str]:
-    """Return the pieces of property `name`, which joined are the text `02 name 01 value` of each row, or '' for null
-    and empty values.
+    """Return pieces that joined are the text of property `name` of each row.
 
-    Raises `IllegalMessage` for a value with a separator.
+    The text is `02 name 01 value`, or '' for null and empty values. Raises `IllegalMessage` for a value with a
+    separator.
     """
     _check_texts(name, values)
     values = pc.fill_null(values, "")
@@ -395,8 +399,9 @@ def _check_texts(name: str, values: pa.Array) -> None:
 
 
 def _may_have_separator(texts: pa.StringArray) -> bool:
-    """Return whether a text may contain a separator. The whole buffer is searched; if `texts` is a slice, the match may
-    lie in other rows.
+    """Return whether a text may contain a separator.
+
+    The whole buffer is searched; if `texts` is a slice, the match may lie in other rows.
     """
     content = texts.buffers()[2]
     return content is not None and bool((np.frombuffer(content, np.uint8) <= ord(PAIRS)).any())

@@ -65,10 +65,10 @@ class _Topic:
         self._turn += 1
 
     def named_queues(self, messages: MessageColumns) -> list[MessageQueue | None] | None:
-        """Return the queue of each message, chosen by column queueId or shardingKey; None for a message with neither
-        value.
+        """Return the queue of each message, chosen by column queueId or shardingKey.
 
-        Return None instead of a list if both columns are missing. Raises `UsageError` for a queue that does not exist.
+        The queue is None for a message with neither value. Return None instead of a list if both columns are missing.
+        Raises `UsageError` for a queue that does not exist.
         """
         keys = None if messages.sharding_keys is None else messages.sharding_keys.to_pylist()
         ids = None if messages.queue_ids is None else messages.queue_ids.to_pylist()
@@ -88,8 +88,9 @@ class _Topic:
         return set(pc.unique(messages.broker_names.drop_null()).to_pylist()).difference(self._brokers)
 
     def named(self, broker: str | None, queue_id: int) -> MessageQueue:
-        """Return the queue with this id at this broker. Raises `UsageError` if there is no such queue, or if `broker`
-        is None and several brokers have the topic.
+        """Return the queue with this id at this broker.
+
+        Raises `UsageError` if there is no such queue, or if `broker` is None and several brokers have the topic.
         """
         if broker is None:
             if len(self._brokers) > 1:
@@ -171,8 +172,9 @@ class OpenRuns:
             self._fill(topic, queue, members)
 
     def _fill(self, topic: _Topic, only: MessageQueue | None, members: BatchMembers) -> None:
-        """Add encoded messages to runs of queue `only`. If `only` is None, use the next queue, which changes with each
-        full run.
+        """Add encoded messages to runs of queue `only`.
+
+        If `only` is None, use the next queue, which changes with each full run.
         """
         ends = members.ends
         first, count = 0, len(members)
@@ -226,10 +228,10 @@ class TaskName:
 
 @dataclass(slots=True)
 class TaskReport:
-    """What a task has written. If the write was committed before, the task sends nothing: `skipped` is true and `rows`
-    counts the input.
+    """The result of a sink task: counts of rows, and offsets of the stored messages.
 
-    Unless delivery is exactlyOnce, `queues` has the offsets of the stored messages.
+    If the write was committed before, the task sends nothing: `skipped` is true and `rows` counts the input. With
+    delivery exactlyOnce `queues` is empty.
     """
 
     write: str
@@ -261,10 +263,10 @@ class SinkTask:
         self._runs: OpenRuns
 
     def write(self, batches: Iterable[pa.RecordBatch]) -> TaskReport:
-        """Send all rows; return the report when the brokers have stored them. A write that was committed before sends
-        nothing.
+        """Send all rows; return the report when the brokers have stored them.
 
-        Raises `IllegalMessage` for a row that cannot be sent, and the errors of sending.
+        A write that was committed before sends nothing. Raises `IllegalMessage` for a row that cannot be sent, and the
+        errors of sending.
         """
         exactly_once = self._options.delivery == EXACTLY_ONCE
         if exactly_once and with_retries(self._options, lambda: self._client.lookup(self._name.write)) is not None:
@@ -330,8 +332,9 @@ class SinkTask:
         self._count(messages)
 
     def _refuse(self, row: SingleMessage, reason: str) -> None:
-        """Handle a too large row as option onTooLarge says: raise `MessageRefused`, drop the row, or send a dead
-        letter.
+        """Handle a too large row as option onTooLarge says.
+
+        Raise `MessageRefused`, drop the row, or send a dead letter.
         """
         options = self._options
         if options.too_large == FAIL:
@@ -367,8 +370,9 @@ class SinkTask:
 
 
 def unique_id_of(key: str) -> str:
-    """Return the message id for a value of column uniqKey: the value if the value has the form of an id, else a digest
-    of the value.
+    """Return the message id for a value of column uniqKey.
+
+    A value that has the form of an id is the id. Of other values, the id is a digest.
     """
     if len(key) == _UNIQUE_ID_DIGITS and key.isascii() and key.isalnum():
         return key
@@ -376,8 +380,9 @@ def unique_id_of(key: str) -> str:
 
 
 def _id_maker(options: SinkOptions, name: TaskName, unique: UniqueIds) -> Callable[[int], pa.Array]:
-    """Return a function that makes message ids. With delivery idempotent, a repeated task makes equal ids; otherwise
-    all ids are new.
+    """Return a function that makes message ids.
+
+    With delivery idempotent, a repeated task makes equal ids; otherwise all ids are new.
     """
     if options.delivery != IDEMPOTENT:
         return partial(fresh_ids, unique)

@@ -177,15 +177,17 @@ def _results(reports: Iterable[TaskReport]) -> list[AttemptResult]:
 
 
 def _planned_batch(options: SinkOptions) -> tuple[int, str] | None:
-    """Return number and input digest of the planned micro-batch if delivery is idempotent, else None. Message ids
-    depend on both.
+    """Return number and input digest of the planned micro-batch if delivery is idempotent, else None.
+
+    Message ids depend on both.
     """
     return planned_batch(options.checkpoint) if options.delivery == IDEMPOTENT else None
 
 
 def _task_name(write: str, planned: tuple[int, str] | None) -> TaskName:
-    """Return the name of the running task. The name has the digest of the micro-batch's input, if known, so that
-    idempotent ids of other input differ.
+    """Return the name of the running task.
+
+    The name has the digest of the micro-batch's input, if known, so that idempotent ids of other input differ.
     """
     stream = StreamBatch.of_task(_task())
     if planned is not None and stream is not None and stream.batch == planned[0]:

@@ -293,6 +293,18 @@ def test_functions_end_at_sixty_lines():
     assert long == LONG_FUNCTIONS.keys()
 
 
+def test_a_docstring_begins_with_a_line_of_whole_sentences():
+    broken_off = [
+        f"{name}.{getattr(node, 'name', '')}: {lines[0]}"
+        for name in modules()
+        for node in nodes(name)
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+        and (lines := (ast.get_docstring(node) or "").splitlines())
+        and (not lines[0].endswith((".", ":", "?")) or "".join(lines[1:2]))
+    ]
+    assert broken_off == []
+
+
 def test_every_long_test_has_a_target():
     recipes = (SOURCES.parent / "Makefile").read_text().splitlines()
     given = {path for line in recipes if re.search(r"-m (soak|\"soak or)", line) for path in line.split()}

@@ -271,6 +271,7 @@ class ConnectionOptions:
 
     def connections(self) -> ConnectionConfig | None:
         """Return the configuration of this process's clients; None if no option is given and the environment's applies.
+
         Raises `UsageError` for options that do not fit together.
         """
         given = {name: value for name, value in self.given if name != NAMESPACE}

@@ -58,6 +58,7 @@ class CleanTopics(Header):
 
 class DeleteExpiredLogResponse(Header):
     """Response with the number of log segments deleted immediately, and the log offset from which on segments stay.
+
     Both exist only in pyromq.
     """
 

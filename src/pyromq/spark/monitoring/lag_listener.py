@@ -256,6 +256,7 @@ class LagListener(StreamingQueryListener):
 
     def note(self, progress: str) -> None:
         """Record the lag from Spark's progress report (JSON) of a micro-batch, log it, write the files and call `tell`.
+
         Raises `OSError` if a file cannot be written.
         """
         lag = lag_of(

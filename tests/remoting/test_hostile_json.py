@@ -76,9 +76,9 @@ def test_what_is_within_its_bounds_is_read():
     ("bounds", "said"),
     [
         (replace(FEW, plain_bytes=99), "HeartbeatBody: [0-9]+ bytes; the limit is 99"),
-        (replace(FEW, odd_bytes=99), "no plain JSON; the limit for such is 99"),
+        (replace(FEW, odd_bytes=99), "not plain JSON; the limit of such is 99"),
         (replace(FEW, odd_values=20), "more than 20 values"),
-        (replace(FEW, odd_values=250), "its references make more than 250 values of it"),
+        (replace(FEW, odd_values=250), "more than 250 values, as its references"),
     ],
 )
 def test_a_refusal_names_the_bound(bounds, said):

@@ -97,7 +97,7 @@ class FrameSplitter:
 
     @property
     def is_within_frame(self) -> bool:
-        """Whether a part of a frame has been received, and the rest is missing."""
+        """Whether a frame is incomplete: the rest has not arrived."""
         return self.incomplete_bytes > 0 or self._skipped_bytes > 0
 
     @property

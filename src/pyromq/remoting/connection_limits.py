@@ -118,6 +118,6 @@ class Budget:
         if count < limit:
             return None
         setting = "maxRequestsInFlight" if limit == self.limits.requests_in_flight else self.in_flight.setting
-        text = f"{count} requests of this connection wait for their answers; the limit is {limit} ({setting})"
+        text = f"{count} requests of this connection wait for their replies; the limit is {limit} ({setting})"
         self.refusals.note(setting, address, "refused of %s: %s", address, text)
-        return Reply(code=ResponseCode.SYSTEM_BUSY, remark=f"{text}: ask again later, or by another connection")
+        return Reply(code=ResponseCode.SYSTEM_BUSY, remark=f"{text}: send it later, or over another connection")

@@ -128,7 +128,7 @@ def _at_once(work: SlowReply, call: Call) -> Outcome:
 
 
 def _answer_here(call: Call) -> None:
-    """Divert no request."""
+    """Leave every request to the marked methods."""
 
 
 class Dispatcher:
@@ -167,7 +167,10 @@ class Dispatcher:
         return frozenset(self._table)
 
     def override(self, *answerers: object) -> None:
-        """Let the marked methods of these objects answer their requests from now on, and of no earlier ones."""
+        """Answer requests by the marked methods of these objects, else by those given to `__init__`.
+
+        The objects of an earlier call are dropped.
+        """
         self._table = dict(self._own)
         for answerer in answerers:
             _collect(answerer, self._table, replace=True)
@@ -175,8 +178,7 @@ class Dispatcher:
     def divert(self, divert: Callable[[Call], Outcome | None] | None) -> None:
         """Let a function answer requests before the marked methods do, once the guard has permitted them.
 
-        The function returns None for requests that it leaves to the marked methods. None instead of a function ends
-        that.
+        The function returns None for requests that it leaves to the marked methods. `None` removes the function.
         """
         self._divert = divert or _answer_here
 
@@ -275,9 +277,9 @@ def refusal(error: MQError) -> Reply:
 class Guard(Protocol):
     """Decides whether requests are permitted.
 
-    `judge` is called for each request with a valid header before it is answered. `reads_fields`: whether the guard
-    needs `Call.fields`, all fields undecoded. Keeping them costs a second decoding of each header. `is_compiled`:
-    whether compiled code applies the same permissions.
+    `judge` is called for each request with a valid header before it is answered. `reads_fields` is true if the guard
+    needs the undecoded fields (`Call.fields`), which cost a second decoding of each header. `is_compiled` is true if
+    compiled code applies the same permissions.
     """
 
     reads_fields: bool

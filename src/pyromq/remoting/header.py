@@ -111,7 +111,7 @@ def wire_fields(header: Header) -> dict[str, str]:
 def parse_header(header: type[H], fields: Mapping[str, Any]) -> H:
     """Decode a header as Java does: numbers and booleans may be JSON values; any text but `true` is false.
 
-    Raises `MissingField` with Java's text, or `ProtocolError` that names a field and its value that is no number.
+    Raises `MissingField` with Java's text, or `ProtocolError` that names a field whose value is no number.
     """
     values = {}
     for attribute, wire_name, kind, required, default in wire_layout(header):

@@ -103,7 +103,7 @@ class _Fitting:
         """Return a JSON value converted to a declared type (`shape`), without members that are not declared."""
         self._values += 1
         if self._values > self._most:
-            raise ProtocolError(f"JSON body: its references make more than {self._most} values of it")
+            raise ProtocolError(f"JSON body: it has more than {self._most} values, as its references repeat values")
         if isinstance(shape, inspect.UnionType):
             shape = _choice(value, shape)
         if isinstance(shape, inspect.StrType) and isinstance(value, bool | int | float):
@@ -196,7 +196,7 @@ def _plain_pieces(value: Any) -> Iterator[str]:
 def _is_flat(body: type[msgspec.Struct]) -> bool:
     """Return whether msgspec with sorted members gives the same JSON text for this type.
 
-    A member that may be unset is a map without a given order.
+    Members that may be unset do not count: msgspec omits them, and the order of the map among them does not matter.
     """
     shapes = [member.type for member in _members(body) if member.default is not msgspec.UNSET]
     return all(_is_plain(shape) and not isinstance(shape, inspect.DictType) for shape in shapes)
@@ -269,7 +269,7 @@ def parse(raw: bytes, *, most_bytes: int = sys.maxsize, most_values: int = sys.m
     its limit.
     """
     if len(raw) > most_bytes:
-        raise ProtocolError(f"JSON body of {len(raw)} bytes is no plain JSON; the limit for such is {most_bytes}")
+        raise ProtocolError(f"JSON body of {len(raw)} bytes is not plain JSON; the limit of such is {most_bytes}")
     try:
         text = raw.decode()
     except UnicodeDecodeError as error:
@@ -350,7 +350,7 @@ class _Reader:
     def _count(self) -> None:
         self._values += 1
         if self._values > self._most:
-            self._fail(f"more than {self._most} values in what is no plain JSON")
+            self._fail(f"more than {self._most} values in a body that is not plain JSON")
 
     def _mark(self) -> str:
         """Move to the next character that is no blank and return it; empty at the end."""

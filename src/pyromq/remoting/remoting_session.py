@@ -74,8 +74,9 @@ class RemotingSession:
     `wake` is called when there is output outside `receive`. `run_soon(function, *arguments)` runs a function on the
     owner's thread, also after the end; other threads call it, so it must not refer to the owner. `writer` reports its
     unsent bytes. `initiator` is true for the side that opened the connection and mostly receives responses. `hooks` are
-    called for requests of both peers; `signer` signs this side's. `budget` is that of a server's connections. With a
-    budget, requests not answered within a slice, or while the peer does not read, are pending until `answer_pending`.
+    called for requests of both peers; `signer` signs the requests of this side. The connections of a server share a
+    `budget`. With a budget, requests not answered within a slice, or while the peer does not read, are pending until
+    `answer_pending`.
     """
 
     # A server may have tens of thousands: slots save memory, and lists exist only with an entry.
@@ -253,7 +254,7 @@ class RemotingSession:
         """
         if not self.takes_pushes:
             lost = self._failure or ConnectionLost(f"connection to {self.address} is closed")
-            answered(lost if self.closed else Unavailable(f"{self.address} does not read what it was sent before"))
+            answered(lost if self.closed else Unavailable(f"{self.address} has not read earlier requests"))
             return
         if self._hooks:
             answered = self._hooks.around(header, body, answered)
@@ -299,7 +300,7 @@ class RemotingSession:
     def for_fast_path(self) -> tuple[dict[int, Any], list[bytes | memoryview], Callable[[], None], Any] | None:
         """Return calls by opaque, output, `wake` and the signer of frames, for compiled senders.
 
-        None with hooks, a signer of another kind, or another serialization: compiled senders support none of them.
+        Return None for a session with hooks, another kind of signer, or binary headers: compiled senders lack these.
         """
         sign = None if self._signer is None else frame_signer(self._signer)
         if self._hooks or (self._signer is not None and sign is None) or self._serialization != JSON:

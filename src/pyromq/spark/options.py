@@ -114,7 +114,7 @@ def _with_name_servers(given: Mapping[str, str]) -> dict[str, str]:
             called = NAME_SERVERS
         found[called] = value
     if NAME_SERVERS not in found:
-        addresses_of(None)  # raises naming the environment variable if that is wrong
+        addresses_of(None)  # raises an error that names the environment variable, if its value is wrong
         found[NAME_SERVERS] = default_namesrv()
     return found
 

@@ -16,8 +16,8 @@ class BatchAck(Body):
     """Acknowledged messages of one pop in one queue.
 
     `bits` is Base64 of a bit set in little-endian bytes: the acknowledged offsets relative to `start`;
-    `receipt_handle.encode_bits`, `decode_bits` convert it. `topic` is the topic that was popped, also if `retry` says
-    that the messages are out of the retry topic.
+    `receipt_handle.encode_bits`, `decode_bits` convert it. `topic` is the popped topic, even if `retry` says that
+    the messages come from the retry topic.
     """
 
     group: str = field(name="c")

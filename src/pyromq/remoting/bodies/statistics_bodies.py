@@ -16,8 +16,8 @@ from pyromq.remoting.bodies.queue_bodies import WireQueue
 class ConsumedQueue(Body):
     """A group's progress in one queue.
 
-    Only in a queue that the group pops: `next_offset`, the first offset never handed out, as RocketMQ 5 has it,
-    and `in_flight`, the number of invisible messages.
+    `next_offset` (from RocketMQ 5) is the first offset never handed out, and `in_flight` the number of invisible
+    messages; None for a queue that the group does not pop.
     """
 
     broker_offset: int = 0

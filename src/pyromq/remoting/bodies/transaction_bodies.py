@@ -72,8 +72,8 @@ class LedgerNote(Body):
     """The progress of carrying out the decision on a batch transaction: a record in queue 1 of the ledger topic.
 
     A run is a request with messages of one queue. With `tokens`: the runs of these attempts before `half_queue_offset`
-    are rolled back. Without `tokens`: the committed runs before that offset are visible, and the first `messages`
-    messages of the run at that offset.
+    are rolled back. Without `tokens`: consumers see the committed runs before that offset, and the first
+    `messages` messages of the run at that offset.
     """
 
     transaction: str

@@ -86,7 +86,7 @@ class ChangeInvisibleTimeResponse(Header):
 
 
 class ChangeInvisibleTime(Header):
-    """Request: let a message become visible in `invisible_ms` from now on, instead of when it was told before."""
+    """Request: make a popped message visible again `invisible_ms` from now; this replaces the earlier time."""
 
     code = RequestCode.CHANGE_MESSAGE_INVISIBLETIME
     reply_header = ChangeInvisibleTimeResponse
@@ -107,7 +107,7 @@ class NotificationResponse(Header):
 
 
 class Notification(Header):
-    """Request: answer when there is a message to pop, without the message."""
+    """Request: respond, without a message, as soon as there is a message to pop."""
 
     code = RequestCode.NOTIFICATION
     reply_header = NotificationResponse

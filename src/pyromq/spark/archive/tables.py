@@ -4,11 +4,11 @@
     ROOT/_pyromq/new/QUERY/BATCH/....parquet                       written, not committed
     ROOT/_pyromq/batches/QUERY/BATCH.json                          commit: the files, with the offsets of each queue
 
-There is one file per topic and day of `storeTimestamp` in UTC. All file systems that pyarrow opens by URI are possible.
-A Parquet archive keeps a JSON file for each committed batch, the batch's page. Writing the page atomically is the
-commit. The batch's files are then moved to their visible names; a repeated commit moves those left after a crash.
-A Delta commit carries the query's id, the batch's number and a digest of the batch's input (see `micro_batch`).
-No Spark here.
+There is one file per topic and day of `storeTimestamp` in UTC. The archive may be on any file system that pyarrow
+opens by URI. A Parquet archive keeps a JSON file for each committed batch, the batch's page. Writing the page
+atomically is the commit. The batch's files are then moved to their visible names; a repeated commit moves the files
+that a crash left. A Delta commit carries the query's id, the batch's number and a digest of the batch's input (see
+`micro_batch`). No Spark here.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ LOCAL = {
     "spark.sql.shuffle.partitions": str(os.cpu_count() or 1),
 }
 BY_TIME = {"startingtimestamp", "startingoffsetsbytimestamp"}  # source options that replace startingOffsets
-AWAY = {"retiredbrokers", "deadlinems", "failondataloss"}  # source options about brokers that are not registered
+ABSENT_BROKERS = {"retiredbrokers", "deadlinems", "failondataloss"}  # source options about missing brokers
 COPIES = {"verifyTags": "false", "nullBody": "tombstone"}  # sink options that write copies of messages unchanged
 
 
@@ -208,7 +208,7 @@ def copies_options(
     `option` and `to_option` are the job's settings of these names. From `option` only options about brokers that are
     not registered are used, from `to_option` only connection options.
     """
-    away = {name: value for name, value in pairs(option).items() if name.lower() in AWAY}
+    away = {name: value for name, value in pairs(option).items() if name.lower() in ABSENT_BROKERS}
     return {"namesrvAddr": namesrv, "subscribe": ",".join(topics)} | away | dict(split(pairs(to_option))[0].given)
 
 

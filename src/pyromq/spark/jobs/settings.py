@@ -207,7 +207,7 @@ class StreamSettings:
         "earliest",
         option="startingOffsets",
     )
-    batch_rows: int = setting("Most messages of a batch.", 1_000_000, check=_least(1), option="maxOffsetsPerTrigger")
+    batch_rows: int = setting("Limit of messages per batch.", 1_000_000, check=_least(1), option="maxOffsetsPerTrigger")
     group: str = setting(
         "Group that shows the job's progress; default: named after the job and its topics.",
         "",
@@ -215,10 +215,8 @@ class StreamSettings:
         option="group",
     )
     option: tuple[str, ...] = setting("Further options of the source, NAME=VALUE.", (), check=_pairs)
-    lag_json: str = setting("File that always holds how far behind the job is, as JSON.", "", check=_file)
-    lag_prometheus: str = setting(
-        "File that always holds how far behind the job is, as Prometheus text.", "", check=_file
-    )
+    lag_json: str = setting("File with the present lag of the job, as JSON.", "", check=_file)
+    lag_prometheus: str = setting("File with the present lag of the job, as Prometheus text.", "", check=_file)
 
     def __post_init__(self) -> None:
         _run_checks(self)
@@ -250,7 +248,7 @@ class Audit:
     source_namesrv: str = setting("Name servers of the mirror's source.", "", check=_name_servers)
     late_start: bool = setting("The archive began late: earlier messages of the queues do not count as lost.", False)
     complete: bool = setting("Messages that are not archived yet count as lost.", False)
-    sequence: str = setting("Property whose number must rise within each key.", "")
+    sequence: str = setting("Property with a number that must rise from message to message of a key.", "")
     report: str = setting("Write the table also to this folder, as Parquet.", "", check=_folder)
     option: tuple[str, ...] = setting("Further options of the source at the brokers, NAME=VALUE.", (), check=_pairs)
     session: SessionSettings = field(default_factory=SessionSettings)
@@ -280,7 +278,7 @@ class Metrics:
         "Write the latest window of each topic and tag to this file, as Prometheus text.", "", check=_file
     )
     delivery: str = setting(
-        "How the topic is written to; `atLeastOnce`, `idempotent` or `exactlyOnce`.",
+        "Delivery to the topic: `atLeastOnce`, `idempotent` or `exactlyOnce`.",
         "exactlyOnce",
         check=_delivery,
         option="delivery",
@@ -310,7 +308,9 @@ class Replay:
     archive: str = setting("The archive: a folder or URI.")
     topic: str = setting("Topic whose messages are sent again.", check=_topics)
     job: str = setting(
-        "A name of this replay: running it again sends nothing twice. Not needed to count only.", "", option="jobId"
+        "Name of this replay: a replay of equal name sends no message twice. Not needed with dry_run.",
+        "",
+        option="jobId",
     )
     to_topic: str = setting(
         "Send to this topic; default: the topic of the messages.", "", check=_topics, option="topic"
@@ -321,7 +321,7 @@ class Replay:
     tag: str = setting("Only with this tag.", "")
     key: str = setting("Only with this key.", "")
     same_queues: bool = setting("Send to queues of the same number, in order.", False)
-    rate: int = setting("Most messages per second, all tasks together; 0: no limit.", 0, check=_least(0))
+    rate: int = setting("Limit of messages per second, all tasks together; 0: no limit.", 0, check=_least(0))
     dry_run: bool = setting("Only count.", False)
     delivery: str = setting("atLeastOnce, idempotent or exactlyOnce.", "idempotent", check=_delivery, option="delivery")
     session: SessionSettings = field(default_factory=SessionSettings)
@@ -338,7 +338,7 @@ class Redrive:
 
     group: str = setting("The group whose dead letters are sent again.", check=_groups)
     job: str = setting(
-        "A name of this run: running it again sends nothing twice. Not needed to count only.", "", option="jobId"
+        "Name of this run: a run of equal name sends no message twice. Not needed with dry_run.", "", option="jobId"
     )
     to_topic: str = setting(
         "Send to this topic; default: the original topic of each.", "", check=_topics, option="topic"
@@ -374,7 +374,7 @@ class Mirror:
     to_cluster: str = setting("Name of the other cluster.", "b")
     to_topic: str = setting("Topic there; default: the same name.", "", check=_topics, option="topic")
     to_option: tuple[str, ...] = setting(
-        "Further options of writing there, NAME=VALUE, such as tlsCa=FILE.", (), check=_pairs
+        "Further options of writing there, NAME=VALUE, for example tlsCa=FILE.", (), check=_pairs
     )
     delivery: str = setting(
         "exactlyOnce, idempotent or atLeastOnce.", "exactlyOnce", check=_delivery, option="delivery"
@@ -407,7 +407,9 @@ class Mirror:
 
 def _check_named(job: str, dry_run: bool) -> None:
     if not job and not dry_run:
-        raise UsageError("setting job is missing: a name, so that running it again sends nothing twice; or set dry_run")
+        raise UsageError(
+            "setting job is missing: name the run, so that a repetition sends nothing twice, or set dry_run"
+        )
 
 
 JOBS: dict[str, type] = {

@@ -119,7 +119,7 @@ class ReadBounds:
         if self._options.starting_offsets == "group":
             stored = self._client.committed(bounds, self._options.group)
             given = {queue: bounds[queue][0] if offset is None else offset for queue, offset in stored.items()}
-            return self._checked(f"the offset that group {self._options.group} has stored", given, bounds)
+            return self._checked(f"the offset that group {self._options.group} has committed", given, bounds)
         place = self._options.starting_offsets or default
         if isinstance(place, str):
             return {queue: _edge(place, each) for queue, each in bounds.items()}

@@ -31,7 +31,7 @@ from pyromq.spark.worker_clients import with_retries
 logger = logger_of(__name__)
 
 MOST_BYTES = 4 << 20  # limit of a micro-batch that the driver reads: the driver's memory serves the whole query
-PATIENCE_MS = 1_000  # longest wait of the driver for a broker while the driver reads; tasks wait until `deadlineMs`
+DRIVER_WAIT_MS = 1_000  # longest wait of the driver for a broker while the driver reads; tasks wait until `deadlineMs`
 
 UNLIMITED = (1 << 63) - 1
 
@@ -213,7 +213,7 @@ def read_early(options: ReadOptions, columns: list[str], ranges: list[QueueRange
     rows = sum(map(len, ranges))
     if not 0 < rows <= options.early_rows or options.min_partitions or options.max_records:
         return None
-    hasty = replace(options, deadline_ms=min(options.deadline_ms, PATIENCE_MS))
+    hasty = replace(options, deadline_ms=min(options.deadline_ms, DRIVER_WAIT_MS))
     batches: list[pa.RecordBatch] = []
     size = 0
     try:

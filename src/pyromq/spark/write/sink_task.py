@@ -340,7 +340,7 @@ class SinkTask:
         if options.too_large == FAIL:
             raise MessageRefused(
                 f"a row for topic {row.topic} has {reason} bytes; make it smaller, or set option onTooLarge to drop or"
-                " dlq (and maxMessageBytes to what the brokers take)"
+                " dlq (and maxMessageBytes to the brokers' limit)"
             )
         if options.too_large == DROP:
             self._report.dropped += 1

@@ -111,10 +111,11 @@ def _listen(config: ConsoleConfig, option: str) -> socket.socket:
     try:
         listener.bind((config.host, config.port))
         listener.listen(128)  # browsers may connect from here on; they wait until the application is ready
-    except OSError as error:
+    except (OSError, UnicodeError) as error:
         listener.close()
+        reason = error.strerror if isinstance(error, OSError) else "it is no name of a host"
         raise UsageError(
-            f"the console cannot listen on {config.host} port {config.port}: {error.strerror}; choose another with "
+            f"the console cannot listen on {config.host} port {config.port}: {reason}; choose another with "
             f"{option} (0: any free port)"
         ) from error
     return listener

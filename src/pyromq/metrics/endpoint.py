@@ -106,7 +106,7 @@ class MetricsEndpoint:
         host, port = self.config.host, self.config.port
         try:
             self._server = await asyncio.start_server(self._opened, host, port, limit=HEAD_BYTES)
-        except OSError as error:
+        except (OSError, UnicodeError) as error:
             raise UsageError(f"metrics: {listen_failure(host, port, error)}") from error
         self.port = self._server.sockets[0].getsockname()[1]
         return self

@@ -13,6 +13,7 @@ from weakref import WeakKeyDictionary
 from pyromq import speedups
 from pyromq.clock import Clock
 from pyromq.errors import UsageError
+from pyromq.excerpt import excerpt
 from pyromq.logs import logger_of
 from pyromq.net.tls.first_bytes import FirstBytes
 from pyromq.net.tls.tls_server import ServerContext
@@ -159,7 +160,7 @@ async def open_port(host: str, port: int) -> list[socket.socket]:
     """Return listening sockets for all addresses of a host. Raises `UsageError` if the port cannot be opened."""
     try:
         opened = await asyncio.get_running_loop().create_server(asyncio.Protocol, host, port, start_serving=False)
-    except (OSError, OverflowError) as error:  # OverflowError: a port beyond 65535
+    except (OSError, OverflowError, UnicodeError) as error:  # a port beyond 65535, a host that cannot be a name
         raise UsageError(listen_failure(host, port, error)) from error
     sockets = [socket.socket(fileno=os.dup(each.fileno())) for each in opened.sockets]
     opened.close()
@@ -186,10 +187,12 @@ async def _open_both(host: str, port: int, beside: int) -> list[socket.socket]:
     raise AssertionError("the last try returns or raises")
 
 
-def listen_failure(host: str, port: int, error: OSError | OverflowError) -> str:
+def listen_failure(host: str, port: int, error: OSError | OverflowError | UnicodeError) -> str:
     """Return the error text for a port that cannot be opened."""
     if isinstance(error, OverflowError):
         return f"cannot listen on {host}:{port}: a port is 0 to 65535"
+    if isinstance(error, UnicodeError):
+        return f"cannot listen on {excerpt(host)}:{port}: it is no name of a host"
     if error.errno == errno.EADDRINUSE:
         owner = platform.port_owner(port)
         return f"port {port} at {host} is in use" + (f" by {owner}" if owner else "")

@@ -98,6 +98,13 @@ def test_an_address_that_others_reach_needs_accounts_and_tls(tmp_path, capsys):
     assert "to 0.0.0.0 in clear text" in capsys.readouterr().err
 
 
+def test_a_certificate_that_is_none_is_named(tmp_path, capsys):
+    (tmp_path / "notes.txt").write_text("no certificate")
+    of = ("--port", "0", "--data", str(tmp_path))
+    assert run(["console", *of, "--cert", str(tmp_path / "notes.txt")]) == 1
+    assert f"TLS certificate {tmp_path}/notes.txt cannot be used: no PEM file" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("namesrv", ["garbage", "127.0.0.1:1;a:99999", ";"])
 def test_what_is_no_address_of_a_name_server_is_refused(tmp_path, capsys, namesrv):
     assert run(["console", "--namesrv", namesrv, "--port", "0", "--data", str(tmp_path)]) == 1

@@ -202,7 +202,7 @@ class ReplicaLinks:
                 ssl=None if tls is None else tls.renewing(),
                 ssl_handshake_timeout=None if tls is None else HELLO_SECONDS,
             )
-        except (OSError, OverflowError) as error:
+        except (OSError, OverflowError, UnicodeError) as error:
             raise UsageError(f"{listen_failure(host, port, error)}; replicas use this port (haListenPort)") from error
         return int(self._listener.sockets[0].getsockname()[1])
 

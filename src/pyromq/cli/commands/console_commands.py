@@ -79,7 +79,10 @@ def console(
     check_installed()
     from pyromq.console.console_config import ConsoleConfig
     from pyromq.console.console_server import serve
+    from pyromq.net.tls.tls_server import ServerTlsConfig
 
+    if cert is not None:
+        ServerTlsConfig(certificate=cert, key=key).context()  # raises `UsageError`, which names file and reason
     logging.basicConfig(level="WARNING", format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
     config = ConsoleConfig(
         namesrv,

@@ -78,7 +78,7 @@ def test_nesting_without_end_is_refused():
         stored(b"[" * 100_000).json()
 
 
-def test_a_body_that_cannot_be_unpacked_stays_one():
+def test_a_body_that_cannot_be_decompressed_stays_one():
     with pytest.raises(UndecodableBody):
         stored(b"no zlib", SysFlag.COMPRESSED).json()
 

@@ -1,4 +1,4 @@
-"""A message whose body cannot be unpacked, between two others, in one queue."""
+"""A message whose body cannot be decompressed, between two others, in one queue."""
 
 import zlib
 

@@ -53,7 +53,7 @@ def decompress_start(body: bytes, sys_flag: int, most_bytes: int) -> bytes:
     except (UndecodableBody, MemoryError):
         raise
     except Exception as error:  # every codec has its own exception class; one border for all
-        raise UndecodableBody(f"body of {len(body)} bytes cannot be unpacked: {error}") from error
+        raise UndecodableBody(f"body of {len(body)} bytes cannot be decompressed: {error}") from error
     return b"".join(pieces)
 
 
@@ -74,12 +74,12 @@ def _unpack(
         while piece := read(min(at_once or left + 1, left + 1)):
             left -= len(piece)
             if left < 0:
-                raise UndecodableBody(f"body of {len(body)} bytes unfolds to more than {most_bytes}, the limit here")
+                raise UndecodableBody(f"body of {len(body)} bytes decompresses to more than {most_bytes}, the limit")
             keep(piece)
     except (UndecodableBody, MemoryError):
         raise
     except Exception as error:  # every codec has its own exception class; one border for all
-        raise UndecodableBody(f"body of {len(body)} bytes cannot be unpacked: {error}") from error
+        raise UndecodableBody(f"body of {len(body)} bytes cannot be decompressed: {error}") from error
 
 
 def _reader(body: bytes, kind: int) -> Callable[[int], bytes]:

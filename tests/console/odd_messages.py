@@ -25,7 +25,7 @@ ODD_BODIES = {
 COMPRESSED = {
     "no zlib": b"no zlib at all",
     "cut zlib": zlib.compress(b"x" * 10_000)[:-10],
-    "unfolds": zlib.compress(b"[" * (17 << 20)),  # to more than is unpacked
+    "unfolds": zlib.compress(b"[" * (17 << 20)),  # to more than is decompressed
 }
 ODD_TIMES = (10**17, 2**63 - 1, -1, 0, -(2**63), 253_402_300_799_999, 253_402_300_800_000, 1)
 ODD_PROPERTIES = (

@@ -261,7 +261,7 @@ def test_topic_attributes_of_rocketmq_5_are_read_over():
     assert topics == {"t": TopicConfig(name="t", read_queues=4, write_queues=8)}
 
 
-def test_registration_that_unfolds_to_gigabytes_is_cut_off():
+def test_registration_that_decompresses_to_gigabytes_is_cut_off():
     servers = struct.pack(">i", MAX_REGISTRATION_BYTES) + b"[]" + b" " * (MAX_REGISTRATION_BYTES - 2)
     bomb = zlib.compress(sized(b"{}") + struct.pack(">i", 0) + servers, 1)
     with pytest.raises(ProtocolError, match="16777216 bytes"):

@@ -124,15 +124,15 @@ class TestReading:
         refused(lambda: load(spark, namesrv, topic, **beyond).count(), "DataLoss", *texts)
         refused(lambda: stream(spark, namesrv, topic, tmp_path, **beyond), "DataLoss", *texts)
 
-    def test_a_body_that_cannot_be_unpacked_ends_no_query(self, spark, namesrv, topic):
+    def test_a_body_that_cannot_be_decompressed_ends_no_query(self, spark, namesrv, topic):
         asyncio.run(send_three(namesrv, topic))
         source = spark.read.format("rocketmq").options(namesrvAddr=namesrv, subscribe=topic)
         bodies = [row.body for row in source.load().orderBy("queueOffset").collect()]
         assert [bytes(body) if body else None for body in bodies] == [b"first", None, b"last"]
         (raw,) = source.option("onUndecodable", "raw").load().where("properties['UNDECODABLE'] is not null").collect()
         assert bytes(raw.body) == BOMB
-        assert "unfolds to more than 16777216" in raw.properties["UNDECODABLE"]
-        refused(source.option("onUndecodable", "fail").load().collect, "UndecodableBody", "unfolds to more than")
+        assert "decompresses to more than 16777216" in raw.properties["UNDECODABLE"]
+        refused(source.option("onUndecodable", "fail").load().collect, "UndecodableBody", "decompresses to more than")
 
     def test_a_checkpoint_of_another_topic_is_named(self, spark, namesrv, topic, read_only, tmp_path):
         stream(spark, namesrv, read_only, tmp_path)

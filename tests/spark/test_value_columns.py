@@ -67,10 +67,10 @@ def test_values_come_as_what_they_are():
 
 def test_each_row_without_a_value_has_its_reason():
     bodies = [b"[1]", None, b'["1"]', b"[2]", b"[99999999999999999999]"]
-    values, reasons = values_of(list[int])(bodies, [None, None, None, "it cannot be unpacked", None])
+    values, reasons = values_of(list[int])(bodies, [None, None, None, "it cannot be decompressed", None])
     assert values.to_pylist() == [[1], None, None, None, None]
     first, second, third, fourth, fifth = reasons.to_pylist()
-    assert (first, second, fourth) == (None, "the body is null", "it cannot be unpacked")
+    assert (first, second, fourth) == (None, "the body is null", "it cannot be decompressed")
     assert third == "the body is no list[int]: Expected `int`, got `str` - at `$[0]`"
     assert fifth.startswith("the value does not fit its column: ")
 

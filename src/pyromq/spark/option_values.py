@@ -86,7 +86,7 @@ def by_queue(table: Mapping[str, Mapping[str, Mapping[Any, int]]]) -> dict[Messa
 
 
 def assigned(name: str, value: str) -> tuple[MessageQueue, ...]:
-    hint = 'write {"orders":{"broker-a":[0,1]}}, lists of queues (where they begin is startingOffsets)'
+    hint = 'write {"orders":{"broker-a":[0,1]}}, lists of queues (option startingOffsets says where they begin)'
     some_ids = Annotated[list[_QueueId], msgspec.Meta(min_length=1)]
     some_brokers = Annotated[dict[str, some_ids], msgspec.Meta(min_length=1)]
     table = _json(name, value, Annotated[dict[str, some_brokers], msgspec.Meta(min_length=1)], hint)

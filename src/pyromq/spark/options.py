@@ -212,7 +212,7 @@ _BOTH = _by_name(
         "that is option tlsCertificate": "sslkeystorelocation sslcertificatelocation",
         "that is option tlsKey": "sslkeylocation sslkeypassword",
         "that is option tlsCheckHost": "sslendpointidentificationalgorithm",
-        "requests are repeated until deadlineMs": (
+        "failed requests are retried until deadlineMs": (
             "retries numretries fetchoffsetnumretries fetchoffsetretryintervalms"
         ),
         "that is option deadlineMs": "requesttimeoutms sendmsgtimeout timeout timeoutms",
@@ -237,10 +237,10 @@ CONNECTION_OPTIONS = {
         "`true`: connect by TLS with the system's authorities; `false`: without TLS",
         values.truth,
     ),
-    "tlsCa": _ConnectionOption(environment.CA, "connect by TLS with this authority; a PEM file on every executor"),
+    "tlsCa": _ConnectionOption(environment.CA, "connect by TLS and trust this authority; a PEM file on every executor"),
     "tlsCertificate": _ConnectionOption(environment.CERT, "client certificate, if servers require one; a PEM file"),
     "tlsKey": _ConnectionOption(
-        environment.KEY, "its key, if in another file; a password is possible only in the environment"
+        environment.KEY, "the certificate's key, if in another file; only the environment can have the key's password"
     ),
     "tlsServerName": _ConnectionOption(
         environment.SERVER_NAME, "name in the servers' certificates, if not the host of the address"

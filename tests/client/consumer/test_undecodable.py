@@ -1,4 +1,4 @@
-"""Messages whose body cannot be unpacked: dead letters with the reason, or delivered as such; others are consumed."""
+"""Messages whose body cannot be decompressed: dead letters with the reason, or delivered as such."""
 
 import zlib
 from dataclasses import replace
@@ -20,8 +20,8 @@ from pyromq.remoting.headers import SendMessageV2
 LIMIT = 10_000
 BOMB = zlib.compress(bytes(100 * LIMIT))
 CASES = {
-    "bomb": (BOMB, SysFlag.COMPRESSED, f"unfolds to more than {LIMIT}"),
-    "no zlib": (b"no zlib", SysFlag.COMPRESSED, "cannot be unpacked"),
+    "bomb": (BOMB, SysFlag.COMPRESSED, f"decompresses to more than {LIMIT}"),
+    "no zlib": (b"no zlib", SysFlag.COMPRESSED, "cannot be decompressed"),
     "unknown": (b"new", SysFlag.COMPRESSED | 0x500, "in a way that is not known here"),
 }
 each_case = pytest.mark.parametrize(("body", "flag", "reason"), CASES.values(), ids=CASES)

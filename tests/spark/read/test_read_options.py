@@ -34,7 +34,7 @@ def test_offsets_are_given_by_topic_broker_and_queue():
     ("given", "text"),
     [
         ({"subscribe": "x", "startingOfsets": "latest"}, "did you mean startingOffsets"),
-        ({"subscribe": "x", "retries": "3"}, "repeated until deadlineMs"),
+        ({"subscribe": "x", "retries": "3"}, "retried until deadlineMs"),
         ({"subscribe": "x", "maxPartitions": "0"}, "maxPartitions is '0'"),
         ({"subscribe": "x", "pullBatchSize": "9" * 10}, "pullBatchSize is '9999999999'; .* from 1 to 2147483647"),
         ({"subscribe": "x", "pullBytes": "9g"}, "pullBytes is '9g'; write bytes from 1 to"),
@@ -51,7 +51,7 @@ def test_offsets_are_given_by_topic_broker_and_queue():
         ({"subscribe": "x", "assign": "{}"}, "option assign is '{}'"),
         ({"assign": '{"x":{}}'}, "option assign is"),
         ({"assign": '{"x":{"b":[]}}'}, "option assign is"),
-        ({"assign": '{"x":{"b":{"0":23}}}'}, r"lists of queues \(where they begin is startingOffsets\)"),
+        ({"assign": '{"x":{"b":{"0":23}}}'}, r"lists of queues \(option startingOffsets says where they begin\)"),
         ({"assign": '{"x":{"b":"01"}}'}, "option assign is"),
         ({"assign": '{"x":{"b":[0.5]}}'}, "option assign is"),
         ({"assign": '{"x":{"b":[-1]}}'}, "option assign is"),

@@ -87,7 +87,7 @@ def test_system_properties_come_when_asked_for():
 BOMB = compress(bytes(1_000_000))
 
 
-def test_a_body_that_cannot_be_unpacked_is_null_and_properties_say_why():
+def test_a_body_that_cannot_be_decompressed_is_null_and_properties_say_why():
     raw = b"".join(
         [
             record(b"plain", "a\x01b"),
@@ -101,8 +101,8 @@ def test_a_body_that_cannot_be_unpacked_is_null_and_properties_say_why():
     assert [row["body"] for row in found] == [b"plain", None, None, None, b"packed"]
     reasons = [dict(row["properties"]).get("UNDECODABLE") for row in found]
     assert [reasons[0], reasons[4]] == [None, None]
-    assert reasons[1] == f"body of {len(BOMB)} bytes unfolds to more than 10000, the limit here"
-    assert "cannot be unpacked" in reasons[2]
+    assert reasons[1] == f"body of {len(BOMB)} bytes decompresses to more than 10000, the limit"
+    assert "cannot be decompressed" in reasons[2]
     assert "not known here" in reasons[3]
     assert dict(found[1]["properties"])["a"] == "b"
 

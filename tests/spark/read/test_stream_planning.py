@@ -237,7 +237,7 @@ class TestPublishing:
     def test_what_cannot_be_stored_does_not_end_the_query(self, topic, caplog):
         planning = topic.planning(group="g", commitOffsets="true")
         planning.publish(StreamOffset({MessageQueue("nowhere", "broker-a", 0): 1}), last=True)
-        assert "offsets of group g are not stored yet" in caplog.text
+        assert "offsets of group g are not committed yet" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -239,7 +239,7 @@ class Archive:
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """Count what an archive holds of each queue against the broker, or a mirrored topic against its source."""
+    """Compare each queue of an archive with the broker, or a mirrored topic with its source, by counting messages."""
 
     archive: str = setting("The archive to count: a folder or URI.", "")
     format: str = setting("parquet or delta.", "parquet", check=_one_of(*FORMATS))
@@ -343,13 +343,13 @@ class Redrive:
     to_topic: str = setting(
         "Send to this topic; default: the original topic of each.", "", check=_topics, option="topic"
     )
-    reason: str = setting("Only letters whose reason contains this.", "")
+    reason: str = setting("Only dead letters whose reason contains this text.", "")
     since: str = setting("Dead-lettered at this time or later, `2026-01-31 12:00:00` UTC.", "", check=_moment)
     until: str = setting("Dead-lettered before this time.", "", check=_moment)
     attempts: int = setting(
         "Redrives of a message before it goes to the parking topic; 0: no limit.", 0, check=_least(0)
     )
-    parking_topic: str = setting("Topic for messages with that many redrives.", "", check=_topics)
+    parking_topic: str = setting("Topic for messages that reach this number of redrives.", "", check=_topics)
     option: tuple[str, ...] = setting("Further options of the source, NAME=VALUE.", (), check=_pairs)
     dry_run: bool = setting("Only count.", False)
     delivery: str = setting(
@@ -372,9 +372,9 @@ class Mirror:
     to_namesrv: str = setting("Name servers of the other cluster.", check=_name_servers)
     cluster: str = setting("Name of the source cluster: mirrored messages carry it and are not mirrored back.", "a")
     to_cluster: str = setting("Name of the other cluster.", "b")
-    to_topic: str = setting("Topic there; default: the same name.", "", check=_topics, option="topic")
+    to_topic: str = setting("Topic in the other cluster; default: the same name.", "", check=_topics, option="topic")
     to_option: tuple[str, ...] = setting(
-        "Further options of writing there, NAME=VALUE, for example tlsCa=FILE.", (), check=_pairs
+        "Further options of the sink, NAME=VALUE, for example tlsCa=FILE.", (), check=_pairs
     )
     delivery: str = setting(
         "exactlyOnce, idempotent or atLeastOnce.", "exactlyOnce", check=_delivery, option="delivery"
@@ -426,7 +426,7 @@ _RENAMED = {"Session": SessionSettings, "Stream": StreamSettings}
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """The result of a job: rows of a table, notes for people, and `failed`, true if the job found faults."""
+    """The result of a job: rows of a table, notes for the user, and `failed`, true if the job found faults."""
 
     rows: list[dict[str, Any]]
     notes: tuple[str, ...] = ()

@@ -148,14 +148,14 @@ class ReadOptions:
         "maxOffsetsPerTrigger",
         values.number(1, values.LONG),
         None,
-        "most offsets of a micro-batch, divided by backlog",
+        "limit of offsets in a micro-batch, divided among queues by backlog",
         only=STREAM,
     )
     max_bytes: int | None = option(
         "maxBytesPerTrigger",
         values.size(1, values.LONG),
         None,
-        "most bytes of a micro-batch, by the mean size of messages",
+        "limit of bytes in a micro-batch, estimated from the mean size of messages",
         only=STREAM,
     )
     min_rows: int | None = option(
@@ -165,7 +165,7 @@ class ReadOptions:
         "maxTriggerDelay",
         values.milliseconds(0),
         900_000,
-        "longest wait of `minOffsetsPerTrigger`; `15m`, `5s`, `500ms`",
+        "longest wait for `minOffsetsPerTrigger`; `15m`, `5s`, `500ms`",
         only=STREAM,
     )
     tag_filter: str = option("tagFilter", checked_by(_check_tags), "*", "only messages with these tags: `a || b`")
@@ -214,13 +214,13 @@ class ReadOptions:
         "maxBodyBytes",
         values.size(1, 1 << 30),
         MAX_BODY_BYTES,
-        "limit of an unpacked body; a compressed megabyte can become a gigabyte",
+        "limit of a decompressed body; a compressed megabyte can become a gigabyte",
     )
     undecodable: str = option(
         "onUndecodable",
         values.words("null", "raw", "fail"),
         "null",
-        "the body of a message that cannot be unpacked, or exceeds `maxBodyBytes`: null, or the bytes as stored; "
+        "the body of a message that cannot be decompressed, or exceeds `maxBodyBytes`: null, or the bytes as stored; "
         "`UNDECODABLE` in `properties` has the reason; `fail` ends the query",
     )
     system_properties: bool = option(

@@ -373,7 +373,7 @@ class RecordColumns:
         bodies = slices(self._bytes, self._starts + BODY_AT, self._body_size)
         if len(self._compressed):
             values = bodies.to_pylist()
-            for row, body in self._unpacked[0].items():
+            for row, body in self._decompressed[0].items():
                 values[row] = body
             bodies = pa.array(values, pa.binary())
         return self._without_tombstones(bodies)
@@ -387,7 +387,7 @@ class RecordColumns:
         return pc.if_else(pc.and_(pa.array(may_be), marked), pa.scalar(None, pa.binary()), bodies)
 
     @cached_property
-    def _unpacked(self) -> tuple[dict[int, bytes | None], dict[int, str]]:
+    def _decompressed(self) -> tuple[dict[int, bytes | None], dict[int, str]]:
         """The decompressed bodies, and the errors of bodies that cannot be decompressed, by row number."""
         bodies: dict[int, bytes | None] = {}
         errors: dict[int, str] = {}
@@ -408,7 +408,7 @@ class RecordColumns:
                 raise BatchTooLarge
         if errors:
             first = min(errors)
-            logger.warning("%d bodies cannot be unpacked; the first error: %s", len(errors), errors[first])
+            logger.warning("%d bodies cannot be decompressed; the first error: %s", len(errors), errors[first])
         return bodies, errors
 
     def offset_id_column(self) -> pa.Array:
@@ -445,7 +445,7 @@ class RecordColumns:
         hidden = frozenset() if self._reading.system_properties else RESERVED_PROPERTIES
         rows, names, values = self._pairs.without(hidden)
         properties = pa.MapArray.from_arrays(list_offsets(rows, len(self)), names, values)
-        if not len(self._compressed) or not (errors := self._unpacked[1]):
+        if not len(self._compressed) or not (errors := self._decompressed[1]):
             return properties
         pairs = properties.to_pylist()
         for row, error in errors.items():

@@ -143,7 +143,7 @@ class StreamPlanning:
                 self._client.announce_group(self._options.group)
             self._client.commit(changed, self._options.group)
         except MQError as error:
-            logger.warning("offsets of group %s are not stored yet: %s", self._options.group, error)
+            logger.warning("offsets of group %s are not committed yet: %s", self._options.group, error)
         else:
             self._published |= changed
         self._published_at = now
@@ -210,7 +210,7 @@ class StreamPlanning:
             state = (
                 "is retired; its unread messages are skipped"
                 if broker in retired
-                else "is not registered; its queues wait"
+                else "is not registered; its queues are read when it is back"
             )
             logger.warning("broker %s of topic %s %s", broker, topic, state)
         self._away = away

@@ -169,7 +169,7 @@ def abort_reports(options: SinkOptions, reports: Sequence[TaskReport]) -> None:
         if client.lookup(reports[0].write) is None:
             client.rollback(reports[0].write, _results(reports))
     except MQError as error:
-        logger.warning("%s is not rolled back, brokers do it after a timeout: %s", reports[0].write, error)
+        logger.warning("%s is not rolled back; brokers roll it back after a timeout: %s", reports[0].write, error)
 
 
 def _results(reports: Iterable[TaskReport]) -> list[AttemptResult]:

@@ -256,8 +256,8 @@ def test_with_stop_it_ends_before_a_damaged_message(cli, served, member):
 
 
 @pytest.mark.parametrize("member", [(), ("--group", "unpackers")], ids=["tool", "member"])
-@pytest.mark.parametrize(("body", "why"), [(BOMB, "unfolds to more than"), (b"no zlib", "cannot be unpacked")])
-def test_a_body_that_cannot_be_unpacked_is_told_and_what_follows_is_shown(cli, served, member, body, why):
+@pytest.mark.parametrize(("body", "why"), [(BOMB, "decompresses to more than"), (b"no zlib", "cannot be decompressed")])
+def test_a_body_that_cannot_be_decompressed_is_told_and_what_follows_is_shown(cli, served, member, body, why):
     topic = f"consume-packed-{len(member)}-{len(body)}"
     served.do(send_three(served.namesrv, topic, body))
 

@@ -113,12 +113,12 @@ def test_id_that_is_none_is_one_line_of_error(cli, served):
         assert len(failed.err.splitlines()) == 1
 
 
-def test_a_body_that_cannot_be_unpacked_is_shown_as_such(cli, served):
+def test_a_body_that_cannot_be_decompressed_is_shown_as_such(cli, served):
     offset_id = served.do(send_three(served.namesrv, "message-packed"))
 
     shown = cli("message", "show", offset_id)
     assert shown.code == 0
-    assert any(line.startswith("body_error") and "unfolds to more than 16777216" in line for line in shown.lines)
+    assert any(line.startswith("body_error") and "decompresses to more than 16777216" in line for line in shown.lines)
     assert any(line.startswith("body_base64") for line in shown.lines)
 
 

@@ -23,6 +23,7 @@ import pandas
 import reminders
 import workers
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
@@ -54,7 +55,7 @@ def main() -> None:
             namesrv = running.enter_context(serve())
         with step("delay, cancel, commit and roll back"):
             for line in reminders.show(namesrv):
-                console.print(f"       {line}")
+                console.print(f"       {escape(line)}")
         with step("load flights"):
             lanes = load_flights()
         with step("send"):
@@ -71,7 +72,7 @@ def main() -> None:
         if without_spark is None:
             run_pipeline(namesrv, counts)
         else:
-            console.print(f"[yellow]going on without Spark:[/] {without_spark}")
+            console.print(f"[yellow]going on without Spark:[/] {escape(without_spark)}")
     files = ", ".join(sorted(path.name for path in OUTPUT.iterdir()))
     report(counts, time.monotonic() - started, f"; see {OUTPUT}/ ({files})")
 
@@ -89,7 +90,7 @@ def step(name: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:  # noqa: BLE001  whatever a step fails with is the demo's result
-        console.print(f"[red]step '{name}' failed:[/] {type(error).__name__}: {error}")
+        console.print(f"[red]step '{name}' failed:[/] {type(error).__name__}: {escape(str(error))}")
         sys.exit(1)
     console.print(f"[green]done[/] {name} ({time.monotonic() - began:.1f} s)")
 
@@ -113,7 +114,7 @@ def serve() -> Iterator[str]:
                 break
         else:
             raise RuntimeError(server.stderr.read().strip() or "pyromq serve ended without a word")
-        console.print(f"       {line.strip()}")
+        console.print(f"       {escape(line.strip())}")
         yield next(words[2] for each in lines if (words := each.split())[:2] == ["name", "server"])
     finally:
         server.terminate()
@@ -211,7 +212,7 @@ def consume(namesrv: str, total: int) -> int:
     with progress_bar() as progress:
         task = progress.add_task("consume", total=total)
         count, told = workers.work(namesrv, TOPIC, total, OUTPUT, lambda new: progress.advance(task, new))
-    console.print(f"       {told}")
+    console.print(f"       {escape(told)}")
     return count
 
 

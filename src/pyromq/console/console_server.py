@@ -23,8 +23,8 @@ from pyromq.platforms import platform
 GRACE_SECONDS = 2  # time for responses to end at the stop: a response that follows messages never ends by itself
 
 
-async def serve(config: ConsoleConfig, tell: Callable[[str, str], None], *, ends_with_input: bool = False) -> None:
-    """Serve until a signal arrives or standard input ends. `tell` is called with title and address of each opened port.
+async def serve(config: ConsoleConfig, opened: Callable[[str, str], None], *, ends_with_input: bool = False) -> None:
+    """Serve until a signal arrives or standard input ends. `opened` gets title and address of each port.
 
     Raises `UsageError` for a port in use, or for an address that needs accounts and TLS.
     """
@@ -33,7 +33,7 @@ async def serve(config: ConsoleConfig, tell: Callable[[str, str], None], *, ends
         stack.callback(console.audit.close)  # the audit log is closed also if the start fails
         listener = stack.enter_context(_listen(config, "--console-port" if ends_with_input else "--port"))
         if config.metrics is not None:
-            tell("metrics", await _tell_metrics(stack, console, config.metrics))
+            opened("metrics", await _open_metrics(stack, console, config.metrics))
         server = ConsoleServer(console)
         stack.callback(platform.on_stop_signals(server.stop))
         if ends_with_input:
@@ -42,12 +42,12 @@ async def serve(config: ConsoleConfig, tell: Callable[[str, str], None], *, ends
             )  # the parent process writes nothing to standard input, which becomes readable only when the parent ends
         port = listener.getsockname()[1]
         host = f"[{config.host}]" if ":" in config.host else config.host
-        tell("console", f"{'https' if config.tls_cert else 'http'}://{host}:{port}/")
+        opened("console", f"{'https' if config.tls_cert else 'http'}://{host}:{port}/")
         await server.serve(sockets=[listener])
 
 
-async def _tell_metrics(stack: AsyncExitStack, console: Console, config: MetricsConfig) -> str:
-    """Open the port for metrics and report its address."""
+async def _open_metrics(stack: AsyncExitStack, console: Console, config: MetricsConfig) -> str:
+    """Open the port for metrics; return its address."""
     try:
         endpoint = await stack.enter_async_context(MetricsEndpoint([console.metrics], config))
     except UsageError as error:

@@ -262,7 +262,7 @@ async def test_letters_without_a_reason_are_one_group(browser, cluster):
     assert reasons(page) == [("3", "not told by the consumer")]
     assert page.count('<span class="muted">not told by the consumer</span>') == 3
     assert len(re.findall(r'<th scope="row"><a href="/message', await browser.get(f"{AT}?pattern=(none)"))) == 3
-    assert "No dead letter is like that." in await browser.get(f"{AT}?pattern=other")
+    assert "No dead letter matches." in await browser.get(f"{AT}?pattern=other")
 
 
 async def test_the_list_of_groups_shows_each_groups_last_reason(browser, died):

@@ -103,7 +103,7 @@ def console(
         config = replace(config, port=port)
     # The console accepts connections by readers of the event loop, which the usual loop of Windows does not have.
     with asyncio.Runner(loop_factory=asyncio.SelectorEventLoop) as runner:
-        runner.run(serve(config, _tell, ends_with_input=ends_with_input))
+        runner.run(serve(config, _print_address, ends_with_input=ends_with_input))
 
 
 @console.group("account")
@@ -173,6 +173,6 @@ def check_installed() -> None:
         raise UsageError(f"the console needs more packages; to install them: {install_command('console')}")
 
 
-def _tell(what: str, address: str) -> None:
+def _print_address(what: str, address: str) -> None:
     click.echo(f"{what:<12} {address}")
     sys.stdout.flush()

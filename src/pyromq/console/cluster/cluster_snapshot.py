@@ -139,7 +139,7 @@ class GroupView:
 class ClusterSnapshot:
     """The state of a cluster at `at_ms` (wall clock). `took_seconds` is how long the requests took.
 
-    `fault`: no name server answers, since `fault_since_ms`; the brokers are those known before.
+    `fault`: no name server answers, since `fault_since_ms`; the brokers are the last known ones.
     """
 
     at_ms: int

@@ -93,7 +93,7 @@ class RedriveRun:
         return self.asked.group
 
     @property
-    def said(self) -> str:
+    def summary(self) -> str:
         """The counts of outcomes in words, for example `12 sent, 1 failed`."""
         return ", ".join(f"{number} {fate.value}" for fate, number in self.fates.items()) or "nothing sent"
 
@@ -175,6 +175,6 @@ class Redrives:
             run.ended_ms = self._clock.now_ms()
             if run.error or run.fates[Fate.FAILED]:
                 error_text = run.error or f"{run.fates[Fate.FAILED]} could not be sent"
-                self._audit.ended(noted, FAILED, error=error_text, result=run.said)
+                self._audit.ended(noted, FAILED, error=error_text, result=run.summary)
             else:
-                self._audit.ended(noted, DONE, result=run.said)
+                self._audit.ended(noted, DONE, result=run.summary)

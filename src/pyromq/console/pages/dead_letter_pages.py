@@ -401,7 +401,7 @@ async def stop(context: RequestContext) -> Response:
     run = _run(context)
     at = address("dead-letters", run.group, "redrives", run.id)
     if run.ended_ms is not None:
-        raise UsageError(f"redrive {run.id} has already ended: {run.said}")
+        raise UsageError(f"redrive {run.id} has already ended: {run.summary}")
     run.is_stopped = True
     return context.done(f"Redrive {run.id} ends after the present message.", at)
 

@@ -12,7 +12,14 @@ from starlette.responses import Response
 from pyromq.client.admin.async_admin import AsyncAdmin
 from pyromq.client.admin.messages.message_life import LifeEvent, sent_to
 from pyromq.console.search.bodies import BodyView
-from pyromq.console.search.message_outcome import ORIGINAL, GroupOutcome, copies_of, copy_name, outcomes_of, told_by
+from pyromq.console.search.message_outcome import (
+    ORIGINAL,
+    GroupOutcome,
+    copies_of,
+    copy_name,
+    outcomes_of,
+    stored_event,
+)
 from pyromq.console.search.search import named
 from pyromq.console.view.request_context import MAX_INT, MAX_LONG, RequestContext, address, or_error, whole
 from pyromq.console.view.routing import view
@@ -47,7 +54,7 @@ async def message(context: RequestContext) -> Response:
         body=body,
         life=life,
         life_error=error,
-        outcomes=outcomes_of(life or [told_by(shown)]),
+        outcomes=outcomes_of(life or [stored_event(shown)]),
         copies=[MessageCopy(each) for each in copies],
         waits=await _waits(admin, copies),
         few=FEW,

@@ -95,7 +95,7 @@ def problems_of(snapshot: ClusterSnapshot) -> list[Problem]:
     found = []
     if snapshot.fault is not None:
         text = f"{snapshot.fault[:1].upper()}{snapshot.fault[1:]} since {time_text(snapshot.fault_since_ms)}; brokers"
-        found.append(Problem("bad", f"{text} and topics are those known before", "/doctor"))
+        found.append(Problem("bad", f"{text} and topics are the last known ones", "/doctor"))
     found += [problem for broker in snapshot.brokers.values() for problem in _problems_of(broker, snapshot.at_ms)]
     for group in snapshot.groups.values():
         if group.differs:

@@ -102,7 +102,7 @@ def _kind(last: StoredMessage | None, judged: str, call: LifeEvent | None) -> Ou
     return Outcome.FAILING if call is not None and call.what == "failed" else Outcome.NOT_YET
 
 
-def told_by(message: StoredMessage) -> LifeEvent:
+def stored_event(message: StoredMessage) -> LifeEvent:
     """Return the only event that is known of a message if its life cannot be read: that this copy was stored."""
     return LifeEvent(
         message.store_ms, "dead letter" if is_dead(message) else "stored", message.broker_name, "", message

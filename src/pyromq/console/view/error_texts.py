@@ -37,8 +37,8 @@ _WORDINGS = tuple(
         (r"the topic\[(.+?)\] sending message is forbidden", r"topic \1 takes no messages: its permission forbids it"),
         (r"the topic\[(.+?)\] pulling message is forbidden", r"topic \1 cannot be read: its permission forbids it"),
         (r"the broker\[(.+?)\] sending( transaction)? message is forbidden", r"broker \1 takes no\2 messages now"),
-        (r"the broker\[(.+?)\] pulling message is forbidden", r"broker \1 lets nobody read now"),
-        (r"subscription group no permission, (.+)", r"group \1 may not consume: it is switched off"),
+        (r"the broker\[(.+?)\] pulling message is forbidden", r"broker \1 cannot be read now"),
+        (r"subscription group no permission, (.+)", r"group \1 may not consume: it is disabled"),
         (r"The specified topic is blank\.?", r"the topic's name is empty"),
         (r"the specified group is blank", r"the group's name is empty"),
         (
@@ -177,7 +177,7 @@ _ADVICE: dict[type[MQError], ErrorAdvice] = {
         (_BROKERS,),
     ),
     errors.ConsumerNotOnline: ErrorAdvice(
-        "Nobody is online", "Start a member of the group, then try again.", (("All groups", "/groups", "viewer"),)
+        "No member is online", "Start a member of the group, then try again.", (("All groups", "/groups", "viewer"),)
     ),
     errors.ConsumeTimeout: ErrorAdvice("No answer in time", "The member may be at work: look at its log."),
     errors.CodeNotSupported: ErrorAdvice(
@@ -185,7 +185,7 @@ _ADVICE: dict[type[MQError], ErrorAdvice] = {
     ),
     errors.MessageRefused: ErrorAdvice("The message is refused", "Correct what the text names, then send it again."),
     errors.IllegalMessage: ErrorAdvice("The message is refused", "Correct what the text names, then send it again."),
-    errors.IllegalName: ErrorAdvice("That is no name", "Correct the name."),
+    errors.IllegalName: ErrorAdvice("The name is illegal", "Correct the name."),
     errors.SubscriptionParseFailed: ErrorAdvice("The expression cannot be understood", "Correct the expression."),
     errors.RecallRefused: ErrorAdvice("It cannot be cancelled", "Nothing is left to do if it was delivered."),
     errors.BatchDecided: ErrorAdvice("It is decided already", "Look at the transaction again."),

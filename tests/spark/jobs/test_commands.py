@@ -168,6 +168,22 @@ Current State: ACTIVE
 """
 
 
+def test_of_nested_java_exceptions_the_inner_text_is_told():
+    raised = """Error while instantiating 'SessionStateBuilder':
+
+JVM stacktrace:
+java.lang.IllegalArgumentException: Error while instantiating 'SessionStateBuilder':
+\tat org.apache.spark.sql.Dataset
+Caused by: org.apache.spark.SparkIllegalArgumentException: The value 'abc' in the config "a.b" is invalid.
+\t... 19 more"""
+
+    def job(tell):
+        raise StreamingQueryException(raised)
+
+    with pytest.raises(MQError, match=r"^The value 'abc' in the config \"a\.b\" is invalid\.$"):
+        spark_commands._with_progress(job)
+
+
 @pytest.mark.parametrize(
     ("raised", "text"),
     [

@@ -29,6 +29,7 @@ from pyromq.extras import install_command
 from pyromq.spark.jobs.settings import JOBS, Summary, build, flags, is_required, pairs, run
 
 PY4J_BEGINS = "An error occurred while calling "  # py4j's first line, which does not name the cause
+CAUSED_BY = "Caused by: "  # begins the line of an inner exception in a Java stack trace
 RAISED = re.compile(r"^[A-Za-z_][\w.]*: .+$", re.MULTILINE)  # last line of a traceback; the others are indented
 NO_SPARK = f"Spark is not installed; it needs Java 17 or 21, and: {install_command('spark')}"
 
@@ -198,6 +199,9 @@ def _cause(error: Exception) -> Exception:
     lines = [line.strip() for line in str(error).splitlines()]
     ours = [line.partition(": ")[2] for line in lines if line.startswith("pyromq.") and ": " in line]
     theirs = [line.removeprefix(": ") for line in lines if line and not line.startswith(PY4J_BEGINS)]
+    if theirs and theirs[0].endswith(":"):  # the text is in the exceptions behind it
+        causes = [line.removeprefix(CAUSED_BY).partition(": ")[2] for line in lines if line.startswith(CAUSED_BY)]
+        theirs = [*filter(None, reversed(causes)), *theirs]
     return MQError((ours[-1:] or _raised(str(error))[-1:] or theirs[:1] or [type(error).__name__])[0])
 
 

@@ -21,7 +21,7 @@ from pyromq import Admin, Message, Producer
 from pyromq.client.consumer.push.listener import GiveUp
 from pyromq.client.consumer.push.push_consumer import AsyncConsumer
 from pyromq.clock import SystemClock
-from pyromq.errors import Unavailable, UsageError
+from pyromq.errors import TopicNotFound, Unavailable, UsageError
 from pyromq.message import MessageQueue
 from pyromq.names import dead_letter_topic
 from pyromq.net.channel import connect
@@ -250,6 +250,10 @@ class TestRedrive:
         assert summary.rows == [{"destination": topic, "reason": "GiveUp: no such order", "messages": 4}]
         job("redrive", namesrv, group=group, job="one", reason="order")
         assert bodies(spark, namesrv, topic) == [0, 0, 1, 1, 2, 2, 3, 3]
+
+    def test_a_group_without_dead_letters_is_named(self, namesrv):
+        with pytest.raises(TopicNotFound, match=r"^group nobody has no dead letters: "):
+            job("redrive", namesrv, group="nobody", job="one")
 
     def test_letters_that_were_damaged_when_they_were_made_are_refused(self, spark, namesrv, topic, producer):
         letters = dead_letter_topic(f"group-{topic}")

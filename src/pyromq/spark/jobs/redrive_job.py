@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.column import Column
 
-from pyromq.errors import UsageError
+from pyromq.errors import TopicNotFound, UsageError
 from pyromq.message import Property
 from pyromq.names import check_group, dead_letter_topic
 from pyromq.plural import counted
@@ -27,6 +27,8 @@ from pyromq.spark.jobs.session import (
     write_options,
 )
 from pyromq.spark.jobs.settings import Redrive, Summary, pairs
+from pyromq.spark.read.read_options import ReadOptions, read_options
+from pyromq.spark.worker_clients import queue_reader, with_retries
 
 
 def run(settings: Redrive, tell: Tell) -> Summary:
@@ -35,13 +37,14 @@ def run(settings: Redrive, tell: Tell) -> Summary:
     Raises `UsageError` for wrong settings, `TopicNotFound` if the group has no dead letters.
     """
     check_group(settings.group)
-    spark = open_session(settings.session)
     source = {
         "namesrvAddr": settings.session.namesrv,
         "subscribe": dead_letter_topic(settings.group),
         "systemProperties": "true",
         "onUndecodable": "raw",  # bodies that cannot be decompressed are sent as stored, with property UNDECODABLE
     } | pairs(settings.option)
+    _check_exists(settings.group, read_options(source))
+    spark = open_session(settings.session)
     chosen = _chosen(spark.read.format("rocketmq").options(**source).load(), settings)
     letters = chosen.withColumn("destination", _destination(settings))
     by = ("destination", _reason().alias("reason"), _property(Property.DAMAGED).isNotNull().alias("damaged"))
@@ -61,6 +64,19 @@ def run(settings: Redrive, tell: Tell) -> Summary:
     frame.write.format("rocketmq").mode("append").options(**write_options(settings)).save()
     tell(total)
     return Summary(rows, (f"{counted(total, 'dead letter')} sent", *notes), failed=refused > 0)
+
+
+def _check_exists(group: str, options: ReadOptions) -> None:
+    """Raise `TopicNotFound` if the group's dead letter topic does not exist."""
+
+    def look() -> None:
+        try:
+            with queue_reader(options.group, options.namesrv, options.connecting) as reader:
+                reader.queues(dead_letter_topic(group))
+        except TopicNotFound as error:
+            raise TopicNotFound(f"group {group} has no dead letters: {error}") from error
+
+    with_retries(options, look)
 
 
 def _refusals(count: int) -> tuple[str]:

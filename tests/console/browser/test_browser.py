@@ -103,7 +103,7 @@ def test_a_topic_is_created_filled_changed_and_deleted(page, servers):
     page.press("Send")
     wait_until(lambda: "is stored in queue" in page.text)
     page.driver.find_element("link text", "Show it").click()
-    wait_until(lambda: "What became of it" in page.text)
+    wait_until(lambda: "Life of the message" in page.text)
     assert "parcel" in page.text
     page.driver.find_element("link text", "Edit and send again").click()
     page.fill(topic="orders", tag="copied")

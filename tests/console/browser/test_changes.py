@@ -52,7 +52,7 @@ def test_dead_letters_are_redriven_after_a_dry_run_each_with_its_outcome(page, s
     assert [row[2] for row in outcomes] == ["sent"] * len(REASONS)
     assert page.serious() == []
     page.driver.find_element("link text", outcomes[0][3].removeprefix("shipments").strip()).click()
-    wait_until(lambda: "What became of it" in page.text)  # the copy
+    wait_until(lambda: "Life of the message" in page.text)  # the copy
 
     page.open("/dead-letters/accounting/redrive?to=topic&to_topic=shipments")
     assert f"{len(REASONS)} redriven before" in page.text

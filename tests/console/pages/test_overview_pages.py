@@ -26,7 +26,7 @@ async def test_a_group_that_is_behind_without_members_is_a_warning(browser, clus
     await admin.commit_offset("billing", (await admin.topic_status("orders"))[0].queue, 0)
     page = await browser.get("/")
     assert "Group billing is 1 message behind" in page and "; no member is online" in page
-    assert '<span class="badge warn">nobody online</span>' in page
+    assert '<span class="badge warn">no member online</span>' in page
 
 
 @pytest.mark.parametrize(("seconds", "said"), [(-3600, "1 h ahead of"), (90_061, "1 d 1 h behind"), (50, None)])

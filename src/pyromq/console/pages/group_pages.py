@@ -21,7 +21,7 @@ from pyromq.names import RETRY_PREFIX
 from pyromq.plural import counted
 from pyromq.remoting.bodies import ConsumerRunning, GroupConfig
 
-SHOWS = ("all", "behind", "nobody online", "members differ", "system")
+SHOWS = ("all", "behind", "no member online", "members differ", "system")
 
 MEMBER_SECONDS = 2.0  # time limit for the responses in which members list their queues
 PLACES = ("begin", "end", "time", "offset")
@@ -315,7 +315,7 @@ def _is_shown(group: GroupView, show: str) -> bool:
     match show:
         case "behind":
             return group.lag > 0 and not group.is_system
-        case "nobody online":
+        case "no member online":
             return not group.members and bool(group.topics) and not group.is_system
         case "members differ":
             return group.differs

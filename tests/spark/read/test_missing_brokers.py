@@ -319,7 +319,7 @@ class TestDeletedTopics:
 
         def published(client):
             planning = reads.planning(client, startingOffsets="earliest", group="billing")
-            planning.publish(planning.next(start))
+            planning.commit(planning.next(start))
             return client.committed([A], "billing")
 
         assert await reads.with_client(published) == {A: 3}

@@ -201,7 +201,7 @@ def test_a_checkpoint_of_another_version_is_named():
         read_stream_offset({"v": 2})
 
 
-class TestPublishing:
+class TestCommits:
     """What `pyromq group show` sees of a query."""
 
     def lag(self, topic, group):
@@ -213,30 +213,30 @@ class TestPublishing:
         clock = FakeClock()
         planning = topic.planning(clock, group=topic.name, commitInterval="5s")
         start = planning.first()
-        planning.publish(start)
+        planning.commit(start)
         end = planning.next(start)
-        planning.publish(end)
+        planning.commit(end)
         assert self.lag(topic, topic.name) == 5
         asyncio.run(clock.advance(5))
-        planning.publish(end)
+        planning.commit(end)
         assert self.lag(topic, topic.name) == 0
 
     def test_the_end_of_a_run_is_stored_at_once(self, topic):
         topic.send(5)
         planning = topic.planning(group=topic.name)
-        planning.publish(planning.first())
-        planning.publish(planning.next(planning.first()), last=True)
+        planning.commit(planning.first())
+        planning.commit(planning.next(planning.first()), last=True)
         assert self.lag(topic, topic.name) == 0
 
     def test_without_a_group_nothing_is_stored(self, topic):
         topic.send(5)
         planning = topic.planning()
-        planning.publish(planning.next(planning.first()), last=True)
+        planning.commit(planning.next(planning.first()), last=True)
         assert self.lag(topic, "pyromq-spark") == 0
 
     def test_what_cannot_be_stored_does_not_end_the_query(self, topic, caplog):
         planning = topic.planning(group="g", commitOffsets="true")
-        planning.publish(StreamOffset({MessageQueue("nowhere", "broker-a", 0): 1}), last=True)
+        planning.commit(StreamOffset({MessageQueue("nowhere", "broker-a", 0): 1}), last=True)
         assert "offsets of group g are not committed yet" in caplog.text
 
 
@@ -276,5 +276,5 @@ def idling(options):
     at = planning.next(planning.first())
     for _ in range(5):
         assert planning.next(at) == at
-        planning.publish(at)
+        planning.commit(at)
     return client

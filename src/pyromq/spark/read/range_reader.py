@@ -63,7 +63,7 @@ def read_ranges(options: ReadOptions, columns: list[str], ranges: list[QueueRang
         names=namespace_of(options.connecting.namespace, options.namesrv),
     )
     client = with_retries(options, lambda: client_of(options))
-    for broker_name, raw in _ahead(_joined(options, _pulls(options, client, ranges))):
+    for broker_name, raw in _ahead(_joined(options, _RangePuller(options, client).pulls(ranges))):
         if options.verify_crc:
             check_bodies(raw)
         yield from to_batches(raw, broker_name, columns, reading)
@@ -104,26 +104,87 @@ def _ahead(items: Iterator[T]) -> Iterator[T]:
             yield item  # type: ignore[misc]  # `end` was excluded
 
 
-def _pulls(
-    options: ReadOptions, client: QueueReader, ranges: list[QueueRange]
-) -> Iterator[tuple[MessageQueue, int, bytes]]:
-    """Yield queue, number of records and records of each pull, for each range in turn.
+class _RangePuller:
+    """Pulls the messages of ranges, and reports messages that were deleted since planning."""
 
-    A range ends at an offset, not after a count: filtered or deleted messages leave gaps.
-    """
-    for together in bundles(ranges):
-        begun = _pull(options, client, [(range_, range_.start) for range_ in together])
-        for range_, found in zip(together, begun, strict=True):
-            offset = range_.start
-            while found is not None and _is_whole(options, client, found, place=(range_, offset)):
-                count, offset = found.next_offset - offset, found.next_offset
-                if found.raw and (raw := _before(found, range_.end)):
-                    yield range_.queue, count_records(raw) if options.is_filtered else count, raw
-                if offset >= range_.end:
-                    break
-                found = _pull(options, client, [(range_, offset)])[0]
-            if found is None:
-                report_loss(options, deletion(range_.queue[:2], {range_.queue: offset}))
+    def __init__(self, options: ReadOptions, client: QueueReader) -> None:
+        self._options = options
+        self._client = client
+
+    def pulls(self, ranges: list[QueueRange]) -> Iterator[tuple[MessageQueue, int, bytes]]:
+        """Yield queue, number of records and records of each pull, for each range in turn.
+
+        A range ends at an offset, not after a count: filtered or deleted messages leave gaps.
+        """
+        for together in bundles(ranges):
+            begun = self._pull([(range_, range_.start) for range_ in together])
+            for range_, found in zip(together, begun, strict=True):
+                offset = range_.start
+                while found is not None and self._can_go_on(range_, offset, found):
+                    count, offset = found.next_offset - offset, found.next_offset
+                    if found.raw and (raw := _before(found, range_.end)):
+                        yield range_.queue, count_records(raw) if self._options.is_filtered else count, raw
+                    if offset >= range_.end:
+                        break
+                    found = self._pull([(range_, offset)])[0]
+                if found is None:
+                    report_loss(self._options, deletion(range_.queue[:2], {range_.queue: offset}))
+
+    def _pull(self, places: list[tuple[QueueRange, int]]) -> list[PullResult | None]:
+        """Pull from each offset and return the results in order.
+
+        A result is None if the topic was deleted since planning.
+        """
+        pull = partial(self._pull_existing, places)
+        found = with_retries(self._options, pull, planned=True)
+        for _ in range(MAX_REPAIRS):
+            if not any(each is not None and _is_being_repaired(each) for each in found):
+                break
+            found = with_retries(self._options, pull, planned=True)
+        return found
+
+    def _pull_existing(self, places: list[tuple[QueueRange, int]]) -> list[PullResult | None]:
+        options = self._options
+        wanted = [(range_.queue, offset, min(options.pull_batch, range_.end - offset)) for range_, offset in places]
+        pull = partial(
+            self._client.pull_all, tags=options.tag_filter, sql=options.sql_filter, max_bytes=options.pull_bytes
+        )
+        try:
+            return [*pull(wanted)]
+        except TopicNotFound:
+            deleted = self._client.deleted({queue[:2] for queue, _, _ in wanted})
+            if not deleted:
+                raise
+            return [None if each[0][:2] in deleted else pull([each])[0] for each in wanted]
+
+    def _can_go_on(self, range_: QueueRange, offset: int, found: PullResult) -> bool:
+        """Return whether the range can be read further.
+
+        Messages deleted since planning raise `DataLoss`, or are logged if failOnDataLoss is false.
+        """
+        least, most = found.min_offset, found.max_offset
+        moves = found.next_offset > offset
+        if moves and least <= offset:
+            least = _first_offset(found)
+            if least == offset or self._is_filtered(range_.queue, offset):
+                return True
+        gone = (min(least, range_.end) if offset < least else range_.end) - offset
+        report_loss(
+            self._options,
+            f"{queue_name(range_.queue)}: offsets {offset} to {offset + gone - 1} were deleted, {gone} in all; "
+            f"the queue holds {least} to {most}",
+        )
+        return moves
+
+    def _is_filtered(self, queue: MessageQueue, offset: int) -> bool:
+        """Return whether the message at this offset was filtered, not deleted.
+
+        A pull has the same response for both.
+        """
+        if not self._options.is_filtered:
+            return False
+        look_up = partial(self._client.store_time_at, queue, offset)
+        return with_retries(self._options, look_up, planned=True) is not None
 
 
 def bundles(ranges: list[QueueRange]) -> Iterator[list[QueueRange]]:
@@ -143,70 +204,14 @@ def bundles(ranges: list[QueueRange]) -> Iterator[list[QueueRange]]:
         yield bundle
 
 
-def _pull(options: ReadOptions, client: QueueReader, places: list[tuple[QueueRange, int]]) -> list[PullResult | None]:
-    """Pull from each offset and return the results in order.
-
-    A result is None if the topic was deleted since planning.
-    """
-    wanted = [(range_.queue, offset, min(options.pull_batch, range_.end - offset)) for range_, offset in places]
-    pull = partial(client.pull_all, tags=options.tag_filter, sql=options.sql_filter, max_bytes=options.pull_bytes)
-
-    def pull_existing() -> list[PullResult | None]:
-        try:
-            return [*pull(wanted)]
-        except TopicNotFound:
-            deleted = client.deleted({queue[:2] for queue, _, _ in wanted})
-            if not deleted:
-                raise
-            return [None if each[0][:2] in deleted else pull([each])[0] for each in wanted]
-
-    found = with_retries(options, pull_existing, planned=True)
-    for _ in range(MAX_REPAIRS):
-        if not any(each is not None and _is_being_repaired(each) for each in found):
-            break
-        found = with_retries(options, pull_existing, planned=True)
-    return found
-
-
 def _is_being_repaired(found: PullResult) -> bool:
     """Return whether the pull must be repeated, because the broker has just repaired entries of the queue."""
     return found.status is PullStatus.NO_MATCH and found.next_offset == found.offset
 
 
-def _is_whole(options: ReadOptions, client: QueueReader, found: PullResult, *, place: tuple[QueueRange, int]) -> bool:
-    """Return whether the range can be read further.
-
-    Messages deleted since planning raise `DataLoss`, or are logged if failOnDataLoss is false.
-    """
-    range_, offset = place
-    least, most = found.min_offset, found.max_offset
-    moves = found.next_offset > offset
-    if moves and least <= offset:
-        least = _first_offset(found)
-        if least == offset or _is_filtered(options, client, range_.queue, offset):
-            return True
-    gone = (min(least, range_.end) if offset < least else range_.end) - offset
-    report_loss(
-        options,
-        f"{queue_name(range_.queue)}: offsets {offset} to {offset + gone - 1} were deleted, {gone} in all; "
-        f"the queue holds {least} to {most}",
-    )
-    return moves
-
-
 def _first_offset(found: PullResult) -> int:
     """Return the queue offset of the first pulled record; without a record, the next offset to pull."""
     return queue_offset_of(found.raw) if found.raw else found.next_offset
-
-
-def _is_filtered(options: ReadOptions, client: QueueReader, queue: MessageQueue, offset: int) -> bool:
-    """Return whether the message at this offset was filtered, not deleted.
-
-    A pull has the same response for both.
-    """
-    if not options.is_filtered:
-        return False
-    return with_retries(options, partial(client.store_time_at, queue, offset), planned=True) is not None
 
 
 def _before(found: PullResult, end: int) -> bytes:

@@ -294,8 +294,8 @@ class ReadOptions:
         _check_order(self)
 
     @property
-    def publishes(self) -> bool:
-        """Whether a stream stores its offsets at the brokers."""
+    def does_commit(self) -> bool:
+        """Whether a stream commits its offsets at the brokers."""
         return self.group != DEFAULT_GROUP if self.commit_offsets is None else self.commit_offsets
 
 

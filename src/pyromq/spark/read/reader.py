@@ -74,7 +74,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     Spark plans in one process with one reader, and reads in other processes with copies of that reader. Spark calls
     `commit` a batch late and not for the last batch, but `latestOffset` always with the end of the last batch that is
-    done. So `latestOffset` stores the offsets at the brokers.
+    done. So `latestOffset` commits the offsets at the brokers.
     """
 
     def __init__(self, options: ReadOptions, columns: list[str]) -> None:
@@ -93,7 +93,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         limited = not isinstance(limit, ReadAllAvailable)
         end = with_retries(self._options, partial(self._planning.next, reached, limited=limited))
         last = self._planning.ends_here and end == reached
-        self._planning.publish(reached, last=last)
+        self._planning.commit(reached, last=last)
         if self._lag_file is not None:
             self._lag_file.note(reached, self._planning.latest(), last=last)
         return end.as_json() if end != reached else start
@@ -130,7 +130,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return _read(self._options, self._columns, partition)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Do nothing: `latestOffset` stores the offsets at the brokers."""
+        """Do nothing: `latestOffset` commits the offsets at the brokers."""
 
     def stop(self) -> None:
         """Do nothing: Spark does not always call `stop`, and connections end with the process."""
@@ -213,11 +213,11 @@ def read_early(options: ReadOptions, columns: list[str], ranges: list[QueueRange
     rows = sum(map(len, ranges))
     if not 0 < rows <= options.early_rows or options.min_partitions or options.max_records:
         return None
-    hasty = replace(options, deadline_ms=min(options.deadline_ms, DRIVER_WAIT_MS))
+    driver_options = replace(options, deadline_ms=min(options.deadline_ms, DRIVER_WAIT_MS))
     batches: list[pa.RecordBatch] = []
     size = 0
     try:
-        for batch in read_ranges(hasty, columns, [each for each in ranges if len(each)]):
+        for batch in read_ranges(driver_options, columns, [each for each in ranges if len(each)]):
             size += batch.nbytes
             if size > MOST_BYTES:
                 return None

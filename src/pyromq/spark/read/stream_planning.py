@@ -36,12 +36,12 @@ class StreamPlanning:
         self._ends_here = False
         self._target: Positions | None = None  # ends of this run with AvailableNow, set by the first micro-batch
         self._latest: Positions = {}
-        self._away: set[TopicAtBroker] = set()
+        self._absent: set[TopicAtBroker] = set()
         self._deleted: set[TopicAtBroker] = set()  # deleted topics that were reported, with failOnDataLoss false
         self._waiting_since = clock.monotonic()
         self._commit_seconds = options.commit_interval_ms / 1000
-        self._published: Positions = {}
-        self._published_at: float | None = None
+        self._committed: Positions = {}
+        self._committed_at: float | None = None
 
     def first(self) -> StreamOffset:
         """Return the offset where a query without a checkpoint begins. All calls of a run return the same offset."""
@@ -80,25 +80,27 @@ class StreamPlanning:
         bounds = self._queues.queue_bounds(start.positions)
         bounds |= self._client.live_bounds({queue: bounds[queue] for queue in bounds.keys() - start.positions.keys()})
         self._latest = {queue: most for queue, (_, most) in bounds.items()}
-        made = self._look_for_losses(start, bounds)
+        recreated = self._report_losses(start, bounds)
         if self._ends_here and self._target is None:
             self._target = self._latest
-        begin = {queue: place for queue in bounds if (place := self._begin(start, queue, bounds, made)) is not None}
+        begin = {
+            queue: place for queue in bounds if (place := self._begin(start, queue, bounds, recreated)) is not None
+        }
         ends = self._ends(begin, bounds, limited)
         moved = {
             queue: end
             for queue, end in ends.items()
-            if end != start.positions.get(queue) or (_place(queue) in made and end > begin[queue])
+            if end != start.positions.get(queue) or (_place(queue) in recreated and end > begin[queue])
         }
         if not moved:
             return replace(start, is_new=False)
         self._waiting_since = self._clock.monotonic()
-        marks = start.marks | made
+        marks = start.marks | recreated
         return StreamOffset(
             start.positions | moved,
             marks | self._marks(moved, bounds, marks),
             start.began,
-            {queue: begin[queue] for queue in moved if queue not in start.positions or _place(queue) in made},
+            {queue: begin[queue] for queue in moved if queue not in start.positions or _place(queue) in recreated},
         )
 
     @property
@@ -122,7 +124,7 @@ class StreamPlanning:
             if queue.broker_name not in retired
         ]
 
-    def publish(self, reached: StreamOffset, *, last: bool = False) -> None:
+    def commit(self, reached: StreamOffset, *, last: bool = False) -> None:
         """Commit the query's offsets at the brokers, under the query's group.
 
         Offsets are committed once per commitInterval, and at the `last` call of a run. A failure is only logged: tools
@@ -131,22 +133,22 @@ class StreamPlanning:
         changed = {
             queue: offset
             for queue, offset in reached.positions.items()
-            if self._published.get(queue) != offset and _place(queue) not in self._away | self._deleted
+            if self._committed.get(queue) != offset and _place(queue) not in self._absent | self._deleted
         }
-        if not self._options.publishes or not changed:
+        if not self._options.does_commit or not changed:
             return
         now = self._clock.monotonic()
-        if not last and self._published_at is not None and now - self._published_at < self._commit_seconds:
+        if not last and self._committed_at is not None and now - self._committed_at < self._commit_seconds:
             return
         try:
-            if self._published_at is None:
+            if self._committed_at is None:
                 self._client.announce_group(self._options.group)
             self._client.commit(changed, self._options.group)
         except MQError as error:
             logger.warning("offsets of group %s are not committed yet: %s", self._options.group, error)
         else:
-            self._published |= changed
-        self._published_at = now
+            self._committed |= changed
+        self._committed_at = now
 
     def _check_topics(self, start: StreamOffset) -> None:
         if self._options.subscribe_pattern is not None:
@@ -163,26 +165,26 @@ class StreamPlanning:
         names = set(self._options.retired_brokers)
         return names.difference(self._client.brokers()) if names else names
 
-    def _look_for_losses(self, start: StreamOffset, bounds: Mapping[MessageQueue, Bounds]) -> dict[TopicAtBroker, Mark]:
+    def _report_losses(self, start: StreamOffset, bounds: Mapping[MessageQueue, Bounds]) -> dict[TopicAtBroker, Mark]:
         """Report lost messages: raise `DataLoss` or log.
 
         Return new marks for topics that were created again, by topic and broker.
         """
-        made = {}
+        recreated = {}
         for place in self._created_again(start, bounds):
             report_loss(
                 self._options,
                 f"topic {place[0]} at {place[1]} was deleted and created again; its old messages are lost",
             )
-            made[place] = Mark(0, NO_MESSAGE, 0, start.marks[place].made + 1)
+            recreated[place] = Mark(0, NO_MESSAGE, 0, start.marks[place].made + 1)
         there = {_place(queue) for queue in bounds}
-        self._look_for_brokers({_place(queue) for queue in start.positions} - there, start, bounds)
+        self._report_missing({_place(queue) for queue in start.positions} - there, start, bounds)
         for queue, offset in start.positions.items():
-            if _place(queue) in there and _place(queue) not in made:
-                self._look_at(queue, offset, bounds)
-        return made
+            if _place(queue) in there and _place(queue) not in recreated:
+                self._report_lost_offsets(queue, offset, bounds)
+        return recreated
 
-    def _look_for_brokers(
+    def _report_missing(
         self, missing: Collection[TopicAtBroker], start: StreamOffset, bounds: Mapping[MessageQueue, Bounds]
     ) -> None:
         """Report deleted topics. A queue whose broker is not registered is read later: no message of the queue is lost.
@@ -194,11 +196,11 @@ class StreamPlanning:
             report_loss(self._options, "; ".join(deletion(place, start.positions) for place in new))
         self._deleted = deleted
         retired = self._retired()
-        away = {place for place in missing if place not in deleted}
+        absent = {place for place in missing if place not in deleted}
         waited_for = sorted(
             _place(queue)
             for queue, offset in start.positions.items()
-            if _place(queue) in away and queue.broker_name not in retired and self._is_unread(queue, offset)
+            if _place(queue) in absent and queue.broker_name not in retired and self._is_unread(queue, offset)
         )
         if waited_for and (self._ends_here or not bounds):
             topic, broker = waited_for[0]
@@ -206,14 +208,14 @@ class StreamPlanning:
             raise Unavailable(
                 f"topic {topic} at broker {broker} is not readable any more; restore its permission to read"
             )
-        for topic, broker in sorted(away - self._away):
+        for topic, broker in sorted(absent - self._absent):
             state = (
                 "is retired; its unread messages are skipped"
                 if broker in retired
                 else "is not registered; its queues are read when it is back"
             )
             logger.warning("broker %s of topic %s %s", broker, topic, state)
-        self._away = away
+        self._absent = absent
 
     def _is_unread(self, queue: MessageQueue, offset: int) -> bool:
         """Return whether a run with a fixed end still has to read this queue.
@@ -222,7 +224,7 @@ class StreamPlanning:
         """
         return self._target is None or offset < self._target.get(queue, 0)
 
-    def _look_at(self, queue: MessageQueue, offset: int, bounds: Mapping[MessageQueue, Bounds]) -> None:
+    def _report_lost_offsets(self, queue: MessageQueue, offset: int, bounds: Mapping[MessageQueue, Bounds]) -> None:
         """Report lost offsets of a queue whose broker is registered."""
         if queue not in bounds:
             report_loss(self._options, f"{queue_name(queue)} no longer exists; it was read to {offset}")
@@ -262,7 +264,7 @@ class StreamPlanning:
         start: StreamOffset,
         queue: MessageQueue,
         bounds: Mapping[MessageQueue, Bounds],
-        made: Mapping[TopicAtBroker, Mark],
+        recreated: Mapping[TopicAtBroker, Mark],
     ) -> int | None:
         """Return the first offset of the next micro-batch in a queue; None for a new queue without messages."""
         least, most = bounds[queue]
@@ -271,7 +273,7 @@ class StreamPlanning:
             return self._begin_later(queue, bounds[queue], start.began)
         if place is None:
             return most if self._options.new_queues == "latest" else least if most > least else None
-        if _place(queue) in made:
+        if _place(queue) in recreated:
             return least
         return min(max(place, least), most)
 

@@ -103,6 +103,7 @@ def test_completion_knows_commands_sub_commands_and_options():
     assert words(["help", "send"], "") == words(["help", "nothing"], "") == []
     assert words(["topics"], "cr") == ["create"]  # the word of another program
     assert "--ordering-key" in words(["send"], "--o")
+    assert "--ordering-key" in words(["send", "orders", "--tags", ""], "--o")
 
 
 def test_reader_that_goes_away_is_no_error(served):

@@ -109,10 +109,10 @@ def _bounds(settings: Audit, namesrv: str, topics: list[str], counted: Collectio
     given = {"namesrvAddr": namesrv, "subscribe": ",".join(topics)}
     options = read_options(given | pairs(settings.option))
     with queue_reader(GROUP, options.namesrv, options.connecting) as reader:
-        return with_retries(options, lambda: _held(options, reader, counted))
+        return with_retries(options, lambda: _bounds_at_brokers(options, reader, counted))
 
 
-def _held(options: ReadOptions, reader: QueueReader, counted: Collection[MessageQueue]) -> Bounds:
+def _bounds_at_brokers(options: ReadOptions, reader: QueueReader, counted: Collection[MessageQueue]) -> Bounds:
     queues = ReadBounds(options, reader)
     queues.check_registered(options.required_brokers, "option requiredBrokers names it")
     queues.check_absent()

@@ -35,7 +35,7 @@ from pyromq.spark.read.read_options import STREAM, ReadOptions, read_options
 from pyromq.spark.worker_clients import queue_reader, with_retries
 
 READER = "pyromq-spark-mirror"
-SCHEMA = "topic string, brokerName string, queueId int, group string, stored long"
+OFFSET_SCHEMA = "topic string, brokerName string, queueId int, group string, stored long"
 
 
 def run(settings: Mirror, tell: Tell) -> Summary:
@@ -107,17 +107,17 @@ def carry_over(
     Later copies in the queue, from other source queues, may be redelivered.
     """
     copy = settings.to_topic or topic
-    stored = _stored(settings, topic, groups, brokers)
+    stored = _committed_offsets(settings, topic, groups, brokers)
     target = _target(settings, [copy])
     with queue_reader(READER, target.namesrv, target.connecting) as reader:
         ends = {queue: most for queue, (_, most) in reader.bounds([copy]).items()}
-        waiting = _first_waiting(spark, settings, copy, stored)
+        unconsumed = _first_unconsumed(spark, settings, copy, stored)
         for group in sorted({group for *_, group, _ in stored}):
-            reader.commit({queue: waiting.get((group, queue), end) for queue, end in ends.items()}, group)
+            reader.commit({queue: unconsumed.get((group, queue), end) for queue, end in ends.items()}, group)
     return f"offsets of {len({group for *_, group, _ in stored})} groups of {topic} carried over to {copy}"
 
 
-def _stored(
+def _committed_offsets(
     settings: Mirror, topic: str, groups: list[str], brokers: Collection[str]
 ) -> list[tuple[str, str, int, str, int]]:
     """Return topic, broker, queue id, group and offset for each offset that a group has at the source.
@@ -145,16 +145,16 @@ def _stored(
     return found
 
 
-def _first_waiting(
+def _first_unconsumed(
     spark: SparkSession, settings: Mirror, copy: str, stored: list[tuple[str, str, int, str, int]]
 ) -> dict[tuple[str, MessageQueue], int]:
     """Return, for each group and target queue, the offset of the first copy whose original the group has not consumed.
 
     A queue without such a copy is missing in the result.
     """
-    table = spark.createDataFrame(stored, SCHEMA)
+    table = spark.createDataFrame(stored, OFFSET_SCHEMA)
     options = copies_options(settings.to_namesrv, [copy], settings.stream.option, settings.to_option)
     copies = read_copies(spark, options)
-    waiting = copies.join(F.broadcast(table), ["topic", "brokerName", "queueId"]).where("origin >= stored")
-    rows = waiting.groupBy("group", "at").agg(F.min("queueOffset").alias("first")).collect()
+    unconsumed = copies.join(F.broadcast(table), ["topic", "brokerName", "queueId"]).where("origin >= stored")
+    rows = unconsumed.groupBy("group", "at").agg(F.min("queueOffset").alias("first")).collect()
     return {(row.group, MessageQueue(copy, row.at.brokerName, row.at.queueId)): row.first for row in rows}

@@ -123,7 +123,7 @@ class ReadBounds:
         place = self._options.starting_offsets or default
         if isinstance(place, str):
             return {queue: _edge(place, each) for queue, each in bounds.items()}
-        return self._given(place, bounds, name="startingOffsets")
+        return self._from_table(place, bounds, name="startingOffsets")
 
     def _assigned_bounds(self, known: Collection[MessageQueue]) -> dict[MessageQueue, Bounds]:
         new = [queue for queue in self._options.assign if queue not in known]
@@ -186,7 +186,7 @@ class ReadBounds:
             return {queue: most for queue, (_, most) in bounds.items()} | found
         if isinstance(self._options.ending_offsets, str):
             return {queue: _edge(self._options.ending_offsets, each) for queue, each in bounds.items()}
-        return self._given(self._options.ending_offsets, bounds, name="endingOffsets")
+        return self._from_table(self._options.ending_offsets, bounds, name="endingOffsets")
 
     def _since(self, bounds: Mapping[MessageQueue, Bounds], times: Mapping[MessageQueue, int], name: str) -> Positions:
         """Return the offset of the first message stored at a time or later, for each queue in `times`.
@@ -214,14 +214,14 @@ class ReadBounds:
                     f"option {name} names {queue_name(queue)}, which this query does not read; leave the queue out"
                 )
 
-    def _given(self, table: OffsetTable, bounds: Mapping[MessageQueue, Bounds], *, name: str) -> Positions:
+    def _from_table(self, table: OffsetTable, bounds: Mapping[MessageQueue, Bounds], *, name: str) -> Positions:
         """Return the offset of each queue from the table of option `name`.
 
         Queues missing in the table are read completely.
         """
         self._check_named(table, bounds, name=name)
         other = LATEST if name == "endingOffsets" else EARLIEST
-        places = {queue: _meant(table.get(queue, other), each) for queue, each in bounds.items()}
+        places = {queue: _resolved(table.get(queue, other), each) for queue, each in bounds.items()}
         return self._checked(name, places, bounds)
 
     def _checked(self, name: str, given: Positions, bounds: Mapping[MessageQueue, Bounds]) -> Positions:
@@ -266,5 +266,5 @@ def _edge(place: str, bounds: Bounds) -> int:
     return bounds[0] if place == "earliest" else bounds[1]
 
 
-def _meant(offset: int, bounds: Bounds) -> int:
+def _resolved(offset: int, bounds: Bounds) -> int:
     return bounds[0] if offset == EARLIEST else bounds[1] if offset == LATEST else offset

@@ -123,12 +123,12 @@ logger = logger_of(__name__)
 KEPT_BYTES = 64 << 10  # limit of the body in the dead letter of a too large row
 ROOM_FOR_BROKER = 200  # bytes left free for properties that a broker adds, for example its cluster's name
 
-_PLAIN = {"keys": Property.KEYS, "tags": Property.TAGS, "shardingKey": Property.SHARDING_KEY, "bornTimestamp": BORN}
+_TEXTS = {"keys": Property.KEYS, "tags": Property.TAGS, "shardingKey": Property.SHARDING_KEY, "bornTimestamp": BORN}
 _NUMBERS = ("flag", "queueId", "delayLevel")
-_KEPT = tuple(name + NAME_VALUE for name in (Property.UNIQUE_KEY, Property.KEYS, Property.TAGS))
+_LETTER_PROPERTIES = tuple(name + NAME_VALUE for name in (Property.UNIQUE_KEY, Property.KEYS, Property.TAGS))
 
 # Spark has several Arrow types for lists and maps of texts; columns are cast to these two.
-_WORDS, _PAIRS_OF_TEXTS = pa.list_(pa.string()), pa.map_(pa.string(), pa.string())
+_TEXT_LIST, _TEXT_MAP = pa.list_(pa.string()), pa.map_(pa.string(), pa.string())
 
 Truths = npt.NDArray[np.bool_]
 
@@ -181,8 +181,8 @@ class MessageColumns:
     @cached_property
     def too_large(self) -> Truths:
         """For each message, whether its size exceeds the brokers' limits."""
-        too_wide = self._text_sizes > MAX_PROPERTIES_SIZE - ROOM_FOR_BROKER
-        return (self.sizes > self._options.max_message_bytes) | too_wide
+        too_long = self._text_sizes > MAX_PROPERTIES_SIZE - ROOM_FOR_BROKER
+        return (self.sizes > self._options.max_message_bytes) | too_long
 
     @cached_property
     def delayed(self) -> Truths:
@@ -248,22 +248,22 @@ class MessageReader:
             batch = batch.select([name for name in batch.schema.names if name in SINK_COLUMNS])
         if self._options.null_body == DROP:
             batch = _with_bodies(batch)
-        columns = {name: _plain(name, batch.column(name)) for name in batch.schema.names}
+        columns = {name: _cast(name, batch.column(name)) for name in batch.schema.names}
         is_null = columns["body"].is_null()
         if self._options.null_body == TOMBSTONES:
             columns["body"] = pc.fill_null(columns["body"], TOMBSTONE_BODY)
         self._check_rows(columns)
         if "bornTimestamp" in columns and "properties" in columns:
-            columns["bornTimestamp"] = _where_no_copy(columns["bornTimestamp"], columns["properties"])
+            columns["bornTimestamp"] = _born_times(columns["bornTimestamp"], columns["properties"])
         # All pieces are joined at once, as each join copies the texts: a third of a task's time for rows of 100 B.
         pieces: list[pa.Array | str] = [Property.UNIQUE_KEY + NAME_VALUE]
-        pieces.append(self._identities(columns.get("uniqKey"), batch.num_rows))
+        pieces.append(self._unique_ids(columns.get("uniqKey"), batch.num_rows))
         for name, column in columns.items():
-            if name in _PLAIN or name not in SINK_COLUMNS:
-                pieces += _property(_PLAIN.get(name, name), column)
+            if name in _TEXTS or name not in SINK_COLUMNS:
+                pieces += _property(_TEXTS.get(name, name), column)
         if "properties" in columns:
-            pieces.append(_free_properties(columns["properties"]))
-        pieces += _waits(columns, self._options.delay_levels)
+            pieces.append(_map_properties(columns["properties"]))
+        pieces += _delays(columns, self._options.delay_levels)
         if is_null.true_count:
             pieces.append(pc.if_else(is_null, f"{PAIRS}{TOMBSTONE}{NAME_VALUE}true", ""))
         texts = pc.binary_join_element_wise(*pieces, "")
@@ -285,7 +285,7 @@ class MessageReader:
                 )
             raise IllegalMessage(f"{where} has empty body, which brokers refuse; filter such rows")
 
-    def _identities(self, keys: pa.Array | None, count: int) -> pa.Array:
+    def _unique_ids(self, keys: pa.Array | None, count: int) -> pa.Array:
         ids = self._new_ids(count)
         if keys is not None:
             made = [self._id_of(key) if key else None for key in keys.to_pylist()]
@@ -325,48 +325,48 @@ def dead_letter(row: SingleMessage, reason: str, options: SinkOptions) -> Messag
     """
     properties = {"TOO_LARGE": reason, "ORIGIN_TOPIC": row.topic, "ORIGIN_BODY_BYTES": str(len(row.body))}
     pairs = [f"{name}{NAME_VALUE}{value}" for name, value in properties.items()]
-    kept = [pair for pair in row.text.split(PAIRS) if len(pair) < 1024 and pair.startswith(_KEPT)]
+    kept = [pair for pair in row.text.split(PAIRS) if len(pair) < 1024 and pair.startswith(_LETTER_PROPERTIES)]
     columns = {
         "body": pa.array([row.body[: min(KEPT_BYTES, options.max_message_bytes // 2)]], pa.binary()),
         "topic": pa.array([options.dead_letter_topic], pa.string()),
         "flag": pa.array([row.flag], pa.int32()),
     }
     text = pa.array([PAIRS.join(pairs + kept).encode()], pa.binary())
-    return MessageColumns(columns, text, _of_column_topic(options))
+    return MessageColumns(columns, text, _letter_options(options))
 
 
-def _of_column_topic(options: SinkOptions) -> SinkOptions:
+def _letter_options(options: SinkOptions) -> SinkOptions:
     return SinkOptions(max_message_bytes=options.max_message_bytes, batch_bytes=options.batch_bytes)
 
 
-def _plain(name: str, column: pa.Array) -> pa.Array:
+def _cast(name: str, column: pa.Array) -> pa.Array:
     """Return column `name` cast to the Arrow type used here: binary for bodies, string for properties."""
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks()
     if name == "body":
         return column.cast(pa.binary())
     if name == "keys" and pa.types.is_nested(column.type):
-        return _joined_words(column.cast(_WORDS))
+        return _joined_keys(column.cast(_TEXT_LIST))
     if name == "properties":
-        return column.cast(_PAIRS_OF_TEXTS)
+        return column.cast(_TEXT_MAP)
     if name in ("bornTimestamp", "deliverTimestamp"):
         microseconds = column.cast(pa.timestamp("us", tz=column.type.tz)).cast(pa.int64())
         return pc.divide(pc.add(microseconds, 999), 1000).cast(pa.string())  # rounded up to ms
     return column if name in _NUMBERS else column.cast(pa.string())
 
 
-def _joined_words(lists: pa.ListArray) -> pa.Array:
+def _joined_keys(lists: pa.ListArray) -> pa.Array:
     """Return the keys of each row joined by blanks. Raises `IllegalMessage` for a key with a blank."""
     keys = lists.flatten()
     if len(wrong := keys.filter(pc.match_substring(keys, " "))):
         raise IllegalMessage(f"column keys has {wrong[0].as_py()!r:.80} in a row: a blank separates keys; replace it")
     if keys.null_count:
-        words = [None if row is None else [word for word in row if word] for row in lists.to_pylist()]
-        lists = pa.array(words, _WORDS)
+        texts = [None if row is None else [key for key in row if key] for row in lists.to_pylist()]
+        lists = pa.array(texts, _TEXT_LIST)
     return pc.binary_join(lists, " ")
 
 
-def _where_no_copy(born: pa.Array, maps: pa.MapArray) -> pa.Array:
+def _born_times(born: pa.Array, maps: pa.MapArray) -> pa.Array:
     """Return the born times, null for copied messages.
 
     The properties of a copied message have the original's born time.
@@ -407,7 +407,7 @@ def _may_have_separator(texts: pa.StringArray) -> bool:
     return content is not None and bool((np.frombuffer(content, np.uint8) <= ord(PAIRS)).any())
 
 
-def _free_properties(maps: pa.MapArray) -> pa.Array:
+def _map_properties(maps: pa.MapArray) -> pa.Array:
     """Return column properties as text `02 name 01 value 02 name 01 value` for each row, without pairs of empty value.
 
     Raises `IllegalMessage` for a name or value that cannot be sent.
@@ -432,7 +432,7 @@ def _has_separator(values: pa.Array) -> bool:
     return bool(pc.any(pc.match_substring_regex(values, f"[{NAME_VALUE}{PAIRS}]")).as_py())
 
 
-def _waits(columns: Mapping[str, pa.Array], most_levels: int) -> Iterator[pa.Array | str]:
+def _delays(columns: Mapping[str, pa.Array], most_levels: int) -> Iterator[pa.Array | str]:
     """Yield the pieces of property texts of delayed and scheduled messages.
 
     Raises `IllegalMessage` for a delay level out of range.

@@ -55,7 +55,7 @@ def read_ranges(options: ReadOptions, columns: list[str], ranges: list[QueueRang
     Raises `DataLoss` if messages were deleted, unless failOnDataLoss is false. Raises `Unavailable` if a broker does
     not answer until `deadlineMs`.
     """
-    reading = RowFormat(
+    row_format = RowFormat(
         options.system_properties,
         parse_tags(options.tag_filter).tags,
         most_body_bytes=options.max_body_bytes,
@@ -66,7 +66,7 @@ def read_ranges(options: ReadOptions, columns: list[str], ranges: list[QueueRang
     for broker_name, raw in _ahead(_joined(options, _RangePuller(options, client).pulls(ranges))):
         if options.verify_crc:
             check_bodies(raw)
-        yield from to_batches(raw, broker_name, columns, reading)
+        yield from to_batches(raw, broker_name, columns, row_format)
 
 
 def _joined(options: ReadOptions, pulled: Iterable[tuple[MessageQueue, int, bytes]]) -> Iterator[tuple[str, bytes]]:

@@ -270,32 +270,34 @@ class BatchTooLarge(Exception):
 
 
 def to_batches(
-    raw: bytes, broker_name: str, columns: Sequence[str], reading: RowFormat = EVERYTHING
+    raw: bytes, broker_name: str, columns: Sequence[str], row_format: RowFormat = EVERYTHING
 ) -> Iterator[pa.RecordBatch]:
     """Yield the records of `raw` as one Arrow batch, or as several if the bodies are too large for one.
 
     Raises `StoreCorrupt` and `UndecodableBody` as `to_batch` does.
     """
     try:
-        yield to_batch(raw, broker_name, columns, reading)
+        yield to_batch(raw, broker_name, columns, row_format)
     except BatchTooLarge:
         starts = _starts(raw)
         middle = int(starts[starts.size // 2])
-        yield from to_batches(raw[:middle], broker_name, columns, reading)
-        yield from to_batches(raw[middle:], broker_name, columns, reading)
+        yield from to_batches(raw[:middle], broker_name, columns, row_format)
+        yield from to_batches(raw[middle:], broker_name, columns, row_format)
 
 
-def to_batch(raw: bytes, broker_name: str, columns: Sequence[str], reading: RowFormat = EVERYTHING) -> pa.RecordBatch:
+def to_batch(
+    raw: bytes, broker_name: str, columns: Sequence[str], row_format: RowFormat = EVERYTHING
+) -> pa.RecordBatch:
     """Return the records of `raw` (back to back) as an Arrow batch with these columns, in order.
 
     Raises `StoreCorrupt` for bytes that are no records, and `BatchTooLarge` if the bodies of several records are too
-    large together. Raises `UndecodableBody` if `reading.undecodable` is fail and a body cannot be decompressed.
+    large together. Raises `UndecodableBody` if `row_format.undecodable` is fail and a body cannot be decompressed.
     """
-    records = RecordColumns(raw, broker_name, reading, unpacks="body" in columns)
+    records = RecordColumns(raw, broker_name, row_format, decompresses="body" in columns)
     arrays = [records.column(name) for name in columns]
     batch = pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(columns))
-    if reading.tags:  # the broker compares only hashes of tags, and different tags may have one hash
-        batch = batch.filter(pc.is_in(records.property_of(Property.TAGS), pa.array(sorted(reading.tags))))
+    if row_format.tags:  # the broker compares only hashes of tags, and different tags may have one hash
+        batch = batch.filter(pc.is_in(records.property_of(Property.TAGS), pa.array(sorted(row_format.tags))))
     return batch
 
 
@@ -306,14 +308,14 @@ def arrow_schema(columns: Sequence[str]) -> pa.Schema:
 class RecordColumns:
     """Pulled records; `column(name)` computes the Arrow column of this name."""
 
-    def __init__(self, raw: bytes, broker_name: str, reading: RowFormat, *, unpacks: bool) -> None:
+    def __init__(self, raw: bytes, broker_name: str, row_format: RowFormat, *, decompresses: bool) -> None:
         self._read(raw)
         if (self._head["sys_flag"] & _IPV6).any():
             self._read(_with_ipv4(raw))
         self._check()
         self._broker_name = broker_name
-        self._reading = reading
-        self._compressed = np.flatnonzero(self._head["sys_flag"] & SysFlag.COMPRESSED) if unpacks else ()
+        self._format = row_format
+        self._compressed = np.flatnonzero(self._head["sys_flag"] & SysFlag.COMPRESSED) if decompresses else ()
 
     def _read(self, raw: bytes) -> None:
         self._starts = _starts(raw)
@@ -365,9 +367,9 @@ class RecordColumns:
         if len(self) and sizes[0] and (sizes == sizes[0]).all():
             names = blocks(self._bytes, self._topic_at + 1, f"S{sizes[0]}")
             if (names == names[0]).all():
-                return _repeated(self._reading.names.unwrap(names[0].decode(errors="replace")), len(self))
+                return _repeated(self._format.names.unwrap(names[0].decode(errors="replace")), len(self))
         column = texts(self._bytes, self._topic_at + 1, sizes)
-        return pa.array(map(self._reading.names.unwrap, column.to_pylist())) if self._reading.names.name else column
+        return pa.array(map(self._format.names.unwrap, column.to_pylist())) if self._format.names.name else column
 
     def body_column(self) -> pa.Array:
         bodies = slices(self._bytes, self._starts + BODY_AT, self._body_size)
@@ -391,16 +393,16 @@ class RecordColumns:
         """The decompressed bodies, and the errors of bodies that cannot be decompressed, by row number."""
         bodies: dict[int, bytes | None] = {}
         errors: dict[int, str] = {}
-        left = self._reading.most_batch_bytes
+        left = self._format.most_batch_bytes
         for row in map(int, self._compressed):
             start = int(self._starts[row]) + BODY_AT
             stored = self._bytes[start : start + int(self._body_size[row])].tobytes()
             try:
-                body: bytes | None = decompress(stored, int(self._head["sys_flag"][row]), self._reading.most_body_bytes)
+                body: bytes | None = decompress(stored, int(self._head["sys_flag"][row]), self._format.most_body_bytes)
             except UndecodableBody as error:
-                if self._reading.undecodable == "fail":
+                if self._format.undecodable == "fail":
                     raise
-                body = stored if self._reading.undecodable == "raw" else None
+                body = stored if self._format.undecodable == "raw" else None
                 errors[row] = excerpt(error)
             bodies[row] = body
             left -= len(body or b"")
@@ -442,7 +444,7 @@ class RecordColumns:
         return pa.ListArray.from_arrays(list_offsets(rows[kept], len(self)), keys.filter(pa.array(kept)))
 
     def properties_column(self) -> pa.Array:
-        hidden = frozenset() if self._reading.system_properties else RESERVED_PROPERTIES
+        hidden = frozenset() if self._format.system_properties else RESERVED_PROPERTIES
         rows, names, values = self._pairs.without(hidden)
         properties = pa.MapArray.from_arrays(list_offsets(rows, len(self)), names, values)
         if not len(self._compressed) or not (errors := self._decompressed[1]):

@@ -10,11 +10,16 @@ import shlex
 import shutil
 import subprocess
 import sys
+from contextlib import redirect_stderr, redirect_stdout
+from io import BytesIO, TextIOWrapper
 from itertools import takewhile
 from pathlib import Path
 
+from pytest import MonkeyPatch
 from tests.processes import Program, free_port
 from tests.waiting import PATIENCE_SECONDS
+
+from pyromq.cli.main import run
 
 ROOT = Path(__file__).parents[2]
 PORTS = ("9876", "10911", "8876", "9557", "8080")
@@ -88,6 +93,17 @@ class Terminal:
             name, _, value = shlex.split(line, comments=True)[1].partition("=")
             self._environment[name] = value
             return ""
+        arguments = _arguments(line)
+        code, out, errors = self._run_in_shell(line) if arguments is None else self._run_here(arguments)
+        assert code == 0, f"{line}\n{out}{errors}"
+        self.screen += out
+        return out
+
+    def close(self):
+        for server in self._servers.values():
+            server.stop()
+
+    def _run_in_shell(self, line):
         done = subprocess.run(
             ["bash", "-c", line],
             cwd=self._folder,
@@ -96,13 +112,16 @@ class Terminal:
             text=True,
             timeout=PATIENCE_SECONDS,
         )
-        assert done.returncode == 0, f"{line}\n{done.stdout}{done.stderr}"
-        self.screen += done.stdout
-        return done.stdout
+        return done.returncode, done.stdout, done.stderr
 
-    def close(self):
-        for server in self._servers.values():
-            server.stop()
+    def _run_here(self, arguments):
+        """Run a command of pyromq in this process, which saves 0.2 s of processor time for each line."""
+        out, errors = (TextIOWrapper(BytesIO(), "utf-8", write_through=True) for _ in range(2))
+        with MonkeyPatch.context() as patched, redirect_stdout(out), redirect_stderr(errors):
+            patched.chdir(self._folder)
+            patched.setattr(os, "environ", self._environment)
+            code = run(arguments)
+        return code, *(stream.buffer.getvalue().decode() for stream in (out, errors))
 
     def _serve(self, arguments, ready):
         name = " ".join(takewhile(lambda word: not word.startswith("-"), arguments))
@@ -121,3 +140,11 @@ class Terminal:
         server = Program(["env", "-C", self._folder, *arguments], ready, self._environment)
         self._servers[name] = server
         server.wait_until_ready()
+
+
+def _arguments(line):
+    """Return the arguments of a line that is one command of pyromq, or None for a line that needs a shell."""
+    words = shlex.split(re.split(r"\s#", line)[0])  # a client id has a number sign, too
+    if words[0] != "pyromq" or re.search(r"[$`*|&<>;]", re.sub(r"'[^']*'", "", line)):
+        return None
+    return words[1:]

@@ -4,7 +4,9 @@ import gc
 import logging
 import os
 import signal
+import tempfile
 import time
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -17,6 +19,8 @@ from pyromq.client.cluster import cluster_client
 from pyromq.net import channel
 
 SLOW_SECONDS = 1.0  # of processor time: a busy machine makes no test slow
+MEMORY = Path("/dev/shm")
+LEAST_FREE_BYTES = 6 << 30  # of memory for folders of tests, which need less than one: brokers refuse full disks
 
 # An example may take as long as it takes: a busy machine is not a failure.
 settings.register_profile("pyromq", parent=settings.default, deadline=None)
@@ -29,6 +33,19 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 # In debug mode asyncio warns of a step above 0.1 s. A busy machine has such steps, and tests compare what was logged.
 logging.getLogger("asyncio").addFilter(lambda record: not str(record.msg).startswith("Executing "))
+
+
+def _has_room_in_memory():
+    try:
+        found = os.statvfs(MEMORY)
+    except (AttributeError, OSError):
+        return False
+    return os.access(MEMORY, os.W_OK) and found.f_bavail * found.f_frsize >= LEAST_FREE_BYTES
+
+
+# Stores flush thousands of times: on a disk, workers wait for it half of the time. Tests of cold files are marked.
+if _has_room_in_memory():
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
 
 
 def pytest_addoption(parser):
@@ -88,6 +105,16 @@ def _folder_of_one_worker(nodeid):
 def pytest_xdist_make_scheduler(config, log):
     config.option.loadscopereorder = False  # by the number of their tests
     return ByFile(config, log)
+
+
+@pytest.fixture
+def tmp_path(request, tmp_path):
+    """A folder of its own for each test, as a rule in memory; on a disk with the mark `on_disk`."""
+    if request.node.get_closest_marker("on_disk") is None:
+        yield tmp_path
+        return
+    with tempfile.TemporaryDirectory(prefix="pyromq-") as folder:
+        yield Path(folder)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -40,6 +40,8 @@ from pyromq.remoting.headers import (
 )
 from pyromq.store.log import commit_log
 
+pytestmark = pytest.mark.on_disk
+
 QUEUES, MESSAGES = 2, 16
 BODY = bytes(300_000)  # more than what comes from the disk along with a record's begin
 HALF = "TRAN_MSG\x01true\x02PGROUP\x01p"

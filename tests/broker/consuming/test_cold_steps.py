@@ -15,6 +15,8 @@ from pyromq.store.log import commit_log
 from .cold import WatchedDisk, forget, forget_log
 from .test_cold_log import without_waiting
 
+pytestmark = pytest.mark.on_disk
+
 COUNT = 12
 BODY = bytes(300_000)  # more than what comes from the disk along with a record's begin
 BODIES = [b"%02d" % number + BODY for number in range(COUNT)]

@@ -43,7 +43,7 @@ class Alone(NamedTuple):
 
 
 @pytest.fixture
-def alone_in(clock):
+def alone_in(clock, tmp_path):  # `tmp_path`, so that stores close before their folder is deleted
     """Open stores with timers: `alone_in(config)`."""
     opened = []
 

@@ -7,6 +7,8 @@ from pyromq.record import decode
 from pyromq.remoting.headers import ViewMessage
 from pyromq.store.log import commit_log
 
+pytestmark = pytest.mark.on_disk
+
 BODY = bytes(300_000)  # more than what comes from the disk along with a record's begin
 
 

@@ -114,6 +114,7 @@ def test_time_bounds_a_query(tmp_path: Path) -> None:
         assert matches.last_update_ms == clock.ms
 
 
+@pytest.mark.on_disk
 def test_a_search_says_what_it_is_about_to_read_from_the_disk(tmp_path: Path) -> None:
     with opened(tmp_path, index_slots=100_000, index_entries=100_000) as store:
         fill(store, 3_000)

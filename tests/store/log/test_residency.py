@@ -13,6 +13,8 @@ from pyromq.store.message_store import MessageStore
 from pyromq.store.store_config import StoreConfig
 from pyromq.testing.fake_clock import FakeClock
 
+pytestmark = pytest.mark.on_disk
+
 MEGABYTE = 1 << 20
 SEGMENT_BYTES = 3 * MEGABYTE + 4096  # its borders are not the blocks'
 

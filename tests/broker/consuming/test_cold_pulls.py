@@ -12,6 +12,8 @@ from pyromq.slow_work import FilePiece
 from pyromq.store.disk import LOCAL_DISK, LocalDisk
 from pyromq.store.log import commit_log
 
+pytestmark = pytest.mark.on_disk
+
 
 @pytest.fixture
 def config(config):

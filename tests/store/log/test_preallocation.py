@@ -22,6 +22,8 @@ from pyromq.store.message_store import MessageStore
 from pyromq.store.store_config import StoreConfig
 from pyromq.testing import SimulatedDisk
 
+pytestmark = pytest.mark.on_disk
+
 PAGE = mmap.PAGESIZE
 
 

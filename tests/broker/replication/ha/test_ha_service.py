@@ -217,6 +217,7 @@ async def test_a_peer_whose_address_is_not_allowed_gets_nothing(master, orders, 
     assert "haAllowedPeers" in caplog.text
 
 
+@pytest.mark.on_disk
 async def test_bytes_that_are_not_in_memory_are_loaded_by_a_thread(master, orders, peer_of, monkeypatch):
     monkeypatch.setattr("pyromq.store.log.commit_log.RECENT_BYTES", 0)
     await fill(orders, 3 * SEGMENT)

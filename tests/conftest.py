@@ -40,7 +40,8 @@ def _has_room_in_memory():
         found = os.statvfs(MEMORY)
     except (AttributeError, OSError):
         return False
-    return os.access(MEMORY, os.W_OK) and found.f_bavail * found.f_frsize >= LEAST_FREE_BYTES
+    runs_programs = not found.f_flag & os.ST_NOEXEC  # tests write programs
+    return runs_programs and os.access(MEMORY, os.W_OK) and found.f_bavail * found.f_frsize >= LEAST_FREE_BYTES
 
 
 # Stores flush thousands of times: on a disk, workers wait for it half of the time. Tests of cold files are marked.

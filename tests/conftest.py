@@ -38,9 +38,9 @@ logging.getLogger("asyncio").addFilter(lambda record: not str(record.msg).starts
 def _has_room_in_memory():
     try:
         found = os.statvfs(MEMORY)
-    except (AttributeError, OSError):
+        runs_programs = not found.f_flag & os.ST_NOEXEC  # tests write programs
+    except (AttributeError, OSError):  # another system than Linux
         return False
-    runs_programs = not found.f_flag & os.ST_NOEXEC  # tests write programs
     return runs_programs and os.access(MEMORY, os.W_OK) and found.f_bavail * found.f_frsize >= LEAST_FREE_BYTES
 
 

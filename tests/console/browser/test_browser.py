@@ -56,15 +56,19 @@ def test_times_are_shown_and_asked_for_in_the_browsers_zone(page):
     try:
         page.open("/messages?topic=orders")
         wait_until(lambda: "Times in Asia/Tokyo" in page.text)
-        shown = page.find("#rows time").text
-        assert "+09:00" in page.find("#rows time").get_attribute("datetime")
+        # One script reads all rows: the page replaces them meanwhile.
+        read_times = (
+            "return [...document.querySelectorAll('#rows time')].map((each) => [each.innerText, each.dateTime])"
+        )
+        shown, time = page.driver.execute_script(read_times)[0]
+        assert "+09:00" in time
         page.driver.execute_script(
             "document.querySelectorAll('form.search details').forEach((each) => each.open = true)"
         )
         page.fill(since=shown, until=shown)
         page.find("#until").send_keys("\n")
         wait_until(lambda: "until=2" in page.driver.current_url and "last=" not in page.driver.current_url)
-        assert shown in [each.text for each in page.driver.find_elements("css selector", "#rows time")]
+        assert shown in [text for text, _ in page.driver.execute_script(read_times)]
         page.driver.execute_script(
             "document.querySelectorAll('form.search details').forEach((each) => each.open = true)"
         )

@@ -107,7 +107,7 @@ failover: $(BUILT)  ## a replica set on a real etcd, under load: N accidents (N=
 	@scripts/find-etcd
 	@exec $(VENV)/bin/python -m tests.failover.run $(or $(N),20) $(if $(SEED),--seed $(SEED)) $(if $(ONLY),--only $(ONLY))
 
-endure: $(BUILT)  ## two clusters under load of every kind for HOURS (HOURS=2), one killed each round: nothing lost, nothing rises (LOAD=0.5)
+endure: $(BUILT)  ## two clusters under load of every kind for HOURS (HOURS=2), one killed each round: nothing lost, nothing rises (LOAD=0.12)
 	@exec $(VENV)/bin/python -m tests.endurance.run $(or $(HOURS),2) $(if $(LOAD),--load $(LOAD)) $(if $(SEED),--seed $(SEED))
 
 sanitize: $(BUILT)  ## the compiled parts, each access to memory checked, against plain Python: half an hour (N, LOADS, SEED)

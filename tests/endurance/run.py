@@ -1,6 +1,6 @@
 """`make endure`: two clusters under load of every kind for hours; one lives on, the other one is killed each round.
 
-    python -m tests.endurance.run 2 [--load 0.5] [--round 300] [--seed S] [--to build/endurance.png]
+    python -m tests.endurance.run 2 [--load 0.12] [--round 300] [--seed S] [--to build/endurance.png]
 
 In a round every kind of message is sent and consumed, topics, groups and connections come and go, the disk is full for
 a moment, and the certificate changes. What clients saw is judged: nothing confirmed may be lost. Memory, descriptors,
@@ -29,6 +29,7 @@ from tests.failover.load import Load
 
 LIVING, KILLED = "living", "killed"
 SENDERS = 10  # of a load: two of each kind
+LOAD = 0.12  # of the highest rate of sends: two clusters, all consumers and probes keep two processors nearly half busy
 CALIBRATION_SECONDS = 5.0
 SHOWN_FAULTS = 5  # of a round, while the run goes on
 
@@ -124,7 +125,7 @@ async def watch_processes(
 def main() -> int:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("hours", type=float, nargs="?", default=2.0)
-    options.add_argument("--load", type=float, default=0.5, help="share of the highest rate of sends")
+    options.add_argument("--load", type=float, default=LOAD, help="share of the highest rate of sends")
     options.add_argument("--round", type=float, default=300.0, help="seconds from one kill to the next")
     options.add_argument("--seed", type=int, default=int(time.time()))
     options.add_argument("--to", type=Path, default=Path("build/endurance.png"), help="the picture")

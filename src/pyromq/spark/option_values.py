@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from pyromq.errors import UsageError
+from pyromq.errors import MQError, UsageError
 from pyromq.message import MessageQueue
 
 OffsetTable = dict[MessageQueue, int]  # an option has it as JSON: {"topic": {"broker": {"queue id": offset}}}
@@ -125,10 +125,23 @@ def names(name: str, value: str) -> tuple[str, ...]:
 
     Raises `UsageError` for a list without a name.
     """
-    found = tuple(dict.fromkeys(each for part in value.split(",") if (each := part.strip())))
+    found = tuple(dict.fromkeys(listed(value)))
     if not found:
         raise UsageError(f"option {name} is {value!r}, which has no name; write names separated by commas")
     return found
+
+
+def listed(text: str, separator: str = ",") -> list[str]:
+    """Return the parts of a text without blanks around them. Empty parts are left out."""
+    return [each for part in text.split(separator) if (each := part.strip())]
+
+
+def check_value(setting: str, text: str, check: Callable[[str], object], value: str) -> None:
+    """Call `check` with a value from a text. Its error gets the text and the setting, for example `option group`."""
+    try:
+        check(value)
+    except MQError as error:
+        raise type(error)(f"{setting} is {text!r:.150}: {error}") from error
 
 
 def truth(name: str, value: str) -> bool:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyromq.client.cluster import environment, namespace
 from pyromq.client.cluster.name_servers import addresses_of, default_namesrv
-from pyromq.errors import MQError, UsageError
+from pyromq.errors import UsageError
 from pyromq.spark import option_values as values
 from pyromq.spark.option_values import did_you_mean
 
@@ -52,10 +52,7 @@ def checked_by(check: Callable[[str], object]) -> Callable[[str, str], str]:
 
     def read(name: str, value: str) -> str:
         text = values.text(name, value)
-        try:
-            check(text)
-        except MQError as error:
-            raise type(error)(f"option {name} is {text!r:.150}: {error}") from error
+        values.check_value(f"option {name}", text, check, text)
         return text
 
     return read

@@ -19,6 +19,7 @@ from pyromq.plural import counted
 from pyromq.spark.jobs.runner import Tell
 from pyromq.spark.jobs.session import copies_options, open_session, read_archive, read_copies
 from pyromq.spark.jobs.settings import Audit, Summary, pairs
+from pyromq.spark.option_values import listed
 from pyromq.spark.read.bounds import ReadBounds
 from pyromq.spark.read.read_options import ReadOptions, read_options
 from pyromq.spark.worker_clients import queue_reader, with_retries
@@ -48,9 +49,9 @@ def run(settings: Audit, tell: Tell) -> Summary:
 def _archive(spark: SparkSession, settings: Audit) -> list[dict[str, Any]]:
     frame = read_archive(spark, settings.archive, settings.format)
     if settings.topics:
-        frame = frame.where(F.col("topic").isin([topic.strip() for topic in settings.topics.split(",")]))
+        frame = frame.where(F.col("topic").isin(listed(settings.topics)))
     counted = {_queue(row): row for row in _counted(frame, settings).collect()}
-    topics = {queue.topic for queue in counted} | {t.strip() for t in settings.topics.split(",") if t.strip()}
+    topics = {queue.topic for queue in counted} | {*listed(settings.topics)}
     bounds = _bounds(settings, settings.session.namesrv, sorted(topics), counted)
     if missing := sorted(topics - {queue.topic for queue in counted.keys() | bounds.keys()}):
         raise UsageError(

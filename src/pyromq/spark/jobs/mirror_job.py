@@ -30,6 +30,7 @@ from pyromq.spark.jobs.session import (
     source_options,
 )
 from pyromq.spark.jobs.settings import Mirror, Summary, pairs
+from pyromq.spark.option_values import listed
 from pyromq.spark.read.bounds import ReadBounds
 from pyromq.spark.read.read_options import STREAM, ReadOptions, read_options
 from pyromq.spark.worker_clients import queue_reader, with_retries
@@ -52,7 +53,7 @@ def run(settings: Mirror, tell: Tell) -> Summary:
     if settings.to_topic:  # the topic is part of the write's name: a copied checkpoint may have another topic
         options["topic"] = settings.to_topic
     summary = run_stream("mirror", frame.writeStream.format("rocketmq").options(**options), settings, tell)
-    groups = [group.strip() for group in settings.groups.split(",") if group.strip()]
+    groups = listed(settings.groups)
     if not groups:
         return summary
     brokers = {row["broker"] for row in summary.rows}

@@ -16,7 +16,7 @@ from typing import Any, get_type_hints
 
 from pyromq.errors import UsageError
 from pyromq.names import check_group, check_topic
-from pyromq.spark.option_values import did_you_mean
+from pyromq.spark.option_values import check_value, did_you_mean, listed
 
 GROUP_PREFIX = "pyromq-spark-"
 # Equal to archive.tables.FORMATS, which is not imported: importing pyarrow is too slow for `--help`.
@@ -141,8 +141,8 @@ def _named(check: Callable[[str], object]) -> Check:
     """Return a check of names, separated by commas; an empty text has none."""
 
     def check_names(name: str, text: str) -> None:
-        for each in _listed(text, ","):
-            _naming(name, text, check, each)
+        for each in listed(text):
+            check_value(f"setting {name}", text, check, each)
 
     return check_names
 
@@ -151,19 +151,7 @@ def _name_servers(name: str, text: str) -> None:
     from pyromq.client.cluster.name_servers import addresses_of  # imported late: it doubles the time of `--help`
 
     if text:
-        _naming(name, text, addresses_of, text)
-
-
-def _naming(name: str, text: str, check: Callable[[str], object], value: str) -> None:
-    """Add name and text of a setting to the error of a check."""
-    try:
-        check(value)
-    except UsageError as error:
-        raise type(error)(f"setting {name} is {text!r:.150}: {error}") from error
-
-
-def _listed(text: str, separator: str) -> list[str]:
-    return [each for part in text.split(separator) if (each := part.strip())]
+        check_value(f"setting {name}", text, addresses_of, text)
 
 
 _topics, _groups = _named(check_topic), _named(check_group)
@@ -393,7 +381,7 @@ class Mirror:
             )
         if self.cluster == self.to_cluster:
             raise UsageError(f"setting cluster and setting to_cluster are both {self.cluster!r}; give two names")
-        same = set(_listed(self.to_namesrv, ";")) & set(_listed(self.session.namesrv, ";"))
+        same = set(listed(self.to_namesrv, ";")) & set(listed(self.session.namesrv, ";"))
         if same and self.to_topic in ("", *self.topics):
             raise UsageError(
                 f"setting namesrv and setting to_namesrv both name {min(same)}: topics would be copied onto themselves;"
@@ -402,7 +390,7 @@ class Mirror:
 
     @property
     def topics(self) -> list[str]:
-        return _listed(self.stream.topics, ",")
+        return listed(self.stream.topics)
 
 
 def _check_named(job: str, dry_run: bool) -> None:

@@ -85,10 +85,16 @@ def bodies(store: MessageStore, queue_id: int = 0, *, topic: str = TOPIC) -> lis
 
 def crashed_copy(root: Path, target: Path, *, power_cut: bool = False) -> Path:
     """Copy an open store: what a killed process leaves behind. After a power cut nobody knows who was there."""
-    shutil.copytree(root, target)
+    # A thread may be writing a table: one that is not in place yet counts for nothing, and may be gone when copied.
+    shutil.copytree(root, target, ignore=shutil.ignore_patterns("*.tmp"))
     if power_cut:
         (target / "abort").write_bytes(b"")
     return target
+
+
+def take_away(folder: Path) -> None:
+    """Delete a folder of an open store at once: while files are deleted one by one, a thread may make another."""
+    shutil.rmtree(folder.rename(folder.with_name(f"{folder.name} taken away")))
 
 
 def files_below(folder: Path) -> dict[str, bytes]:

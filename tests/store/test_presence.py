@@ -16,37 +16,37 @@ from pyromq.store.json_file import JsonFile
 from pyromq.store.retention import DiskUse
 from pyromq.store.store_config import FlushMode
 
-from .making import StoppedClock, bodies, message, opened, small_store
+from .making import StoppedClock, bodies, crashed_copy, message, opened, small_store, take_away
 
 
 def replace(path: Path, *, content: bool = False) -> None:
     """Put an empty folder, or a copy, in the place of a folder that is moved away."""
     moved = path.rename(path.with_name("moved"))
     if content:
-        shutil.copytree(moved, path)
+        shutil.copytree(moved, path, dirs_exist_ok=True)
     else:
-        path.mkdir()
+        path.mkdir(exist_ok=True)  # a thread of the store may have made it again
 
 
 def switch(root: Path) -> None:
     """Let a symbolic link lead to a copy."""
     target = root.readlink()
-    copy = Path(shutil.copytree(target, target.with_name("copy")))
+    copy = crashed_copy(target, target.with_name("copy"))
     root.unlink()
     root.symlink_to(copy)
 
 
 LOSSES: list[tuple[str, Callable[[Path], object]]] = [
-    ("", shutil.rmtree),
+    ("", take_away),
     ("", replace),
     ("", lambda root: replace(root, content=True)),
     ("", lambda root: root.rename(root.with_name("elsewhere"))),
     ("lock", lambda root: (root / "lock").unlink()),
-    ("commitlog", lambda root: shutil.rmtree(root / "commitlog")),
+    ("commitlog", lambda root: take_away(root / "commitlog")),
     ("commitlog", lambda root: replace(root / "commitlog", content=True)),
     (f"commitlog/{0:020d}", lambda root: (root / "commitlog" / f"{0:020d}").unlink()),
     ("consumequeue", lambda root: replace(root / "consumequeue")),
-    ("consumequeue", lambda root: shutil.rmtree(root / "consumequeue")),
+    ("consumequeue", lambda root: take_away(root / "consumequeue")),
 ]
 
 
@@ -89,7 +89,7 @@ def test_a_message_whose_file_is_lost_before_its_flush_is_not_confirmed(tmp_path
     store.open()
     store.append(message())
     assert store.wait_flushed(store.max_log_offset).result(PATIENCE_SECONDS)
-    shutil.rmtree(tmp_path / "data")
+    take_away(tmp_path / "data")
     store.append(message())
     assert not store.wait_flushed(store.max_log_offset).result(PATIENCE_SECONDS)
     with pytest.raises(StoreNotWritable):
@@ -100,7 +100,7 @@ def test_a_loss_just_before_the_stop_is_told_then(tmp_path: Path) -> None:
     store = small_store(tmp_path / "data", flush_interval_ms=3_600_000)
     store.open()
     store.append(message())
-    shutil.rmtree(tmp_path / "data")
+    take_away(tmp_path / "data")
     with pytest.raises(StoreNotWritable, match="deleted, moved, replaced or unmounted"):
         store.close()
 

@@ -331,10 +331,9 @@ def members(state: SharedState) -> BrokerModule:
 
 
 def administration(state: SharedState) -> BrokerModule:
-    settings = state.changed_settings = SettingsProcessor(state)
     return BrokerModule(
         answerers=[
-            settings,
+            SettingsProcessor(state),
             TopicProcessor(state),
             GroupProcessor(state),
             MemberCallProcessor(state),
@@ -343,7 +342,7 @@ def administration(state: SharedState) -> BrokerModule:
             QueryMessageProcessor(state),
             RuntimeInfoProcessor(state),
         ],
-        close=settings.close,
+        close=state.changed_settings.close,
     )
 
 

@@ -8,10 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from pyromq.broker.admin.query_message_processor import Indexing
-from pyromq.broker.admin.settings_processor import SettingsProcessor, load_changes
 from pyromq.broker.admission import Admission
 from pyromq.broker.batches.batch_coordinator import BatchCoordinator
+from pyromq.broker.changed_settings import ChangedSettings, load_changes
 from pyromq.broker.cold_reads import ColdReads
 from pyromq.broker.config import BrokerConfig
 from pyromq.broker.confirmation import Confirmation
@@ -20,6 +19,7 @@ from pyromq.broker.consuming.long_polls import LongPolls
 from pyromq.broker.consuming.queue_locks import QueueLocks
 from pyromq.broker.delays.delay_levels import DelayLevels
 from pyromq.broker.delays.timer_scheduler import TimerScheduler
+from pyromq.broker.indexing import Indexing
 from pyromq.broker.internal_topics import InternalTopics
 from pyromq.broker.members.connections import Connections
 from pyromq.broker.members.consumer_groups import ConsumerGroups
@@ -59,8 +59,8 @@ class SharedState:
     ) -> None:
         folder = config.data / "config"
         self.clock = clock
-        self.settings = JsonFile(folder / "broker.properties", disk)
-        self.config = config = load_changes(replace(config), self.settings)  # a copy, since a broker's settings change
+        settings = JsonFile(folder / "broker.properties", disk)
+        self.config = config = load_changes(replace(config), settings)  # a copy, since a broker's settings change
         self.role = role or configured_role(config)
         limits = config.limits
         store = MessageStore(config.store_config, clock, store_address=pack_address("127.0.0.1", 0), disk=disk)
@@ -93,6 +93,7 @@ class SharedState:
         self.indexing = Indexing(store, clock)
         self.slow_replies = SlowReplies(clock, cold_reads.load)
         self.registering = NameServerRegistration(config, topics, clock, self.role)
+        self.changed_settings = ChangedSettings(config, settings, clock, self.registering.announce_all)
         self.put_message = put_message = PutMessage(store, statistics)
         self.admission = Admission(topics, config)
         self.confirmation = Confirmation(store, clock, limits)
@@ -110,7 +111,6 @@ class SharedState:
             clock=clock,
             queue_for=topics.queue_for,
         )
-        self.changed_settings: SettingsProcessor | None = None  # set by `modules.administration`
         self.accounts: AclWatch | None = None  # set by `modules.permissions`; None if permissions are off
         self.ha_service: HaService | None = None  # set by `ha_modules` in a broker that serves slaves
         self.ha_client: HaClient | None = None  # set by `ha_modules` in a slave

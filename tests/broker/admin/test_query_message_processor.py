@@ -6,16 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from pyromq.broker.admin import query_message_processor as indexing_module
+from pyromq.broker import indexing as indexing_module
 from pyromq.broker.admin import query_message_processor as message_queries
-from pyromq.broker.admin.query_message_processor import (
-    BULK_BYTES,
-    BULK_PAUSE_SECONDS,
-    FAR_PAUSE_SECONDS,
-    PAUSE_SECONDS,
-    Indexing,
-)
 from pyromq.broker.broker import Broker
+from pyromq.broker.indexing import BULK_BYTES, BULK_PAUSE_SECONDS, FAR_PAUSE_SECONDS, PAUSE_SECONDS, Indexing
 from pyromq.broker.limits import BrokerLimits
 from pyromq.message import StoredMessage
 from pyromq.message_id import parse_offset_id

@@ -63,8 +63,7 @@ def replicated_tables(state: SharedState) -> list[ReplicatedTable]:
     ]
     if deleted is not None:
         tables.insert(0, _whole("deletedTopics", lambda: deleted.version, deleted.encode, deleted.adopt))
-    if settings is not None:
-        tables.append(_whole("settings", lambda: settings.version, settings.encode, settings.adopt))
+    tables.append(_whole("settings", lambda: settings.version, settings.encode, settings.adopt))
     if accounts is not None:
         tables.append(_whole("permissions", lambda: accounts.version, accounts.encode, accounts.adopt))
     return tables

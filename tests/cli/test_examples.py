@@ -108,6 +108,8 @@ class Stage:
                     with suppress(AlreadyExists):
                         admin.create_group(GroupConfig(name=group))
         if path != ("topic", "create"):
+            with Admin(self.served.namesrv) as admin:
+                admin.alter_topic("orders", permission="rw")  # an example makes it read-only
             with Producer("shop", self.served.namesrv) as producer:
                 self.ids["MESSAGE_ID"] = producer.send(Message("orders", b"paid", keys=["order-7"])).message_id
         make = getattr(self, f"_{path[0]}", None)

@@ -131,7 +131,7 @@ async def test_asking_at_once_writes_before_it_returns(channel, monkeypatch):
     write = channel._connection._transport.write
     monkeypatch.setattr(channel._connection._transport, "write", lambda data: (writes.append(len(data)), write(data)))
     results = asyncio.get_running_loop().create_future()
-    channel.ask_at_once(maximum(3), timeout=5, answered=results.set_result)
+    channel.ask_at_once(maximum(3), timeout=30, answered=results.set_result)
     assert len(writes) == 1
     assert number(await results) == 3
     assert number(await channel.call(maximum(4), timeout=30)) == 4  # and the next is flushed as ever
@@ -208,7 +208,7 @@ async def test_the_servers_requests_are_answered(server, dial):
     await channel.call(maximum(1), timeout=30)
     (session,) = server.sessions
     answer = asyncio.get_running_loop().create_future()
-    session.call(ConsumerIdsChanged(consumer_group="g"), timeout=5, answered=answer.set_result)
+    session.call(ConsumerIdsChanged(consumer_group="g"), timeout=30, answered=answer.set_result)
     assert (await answer).remark == "g"
 
 
@@ -225,7 +225,7 @@ async def test_an_answer_for_the_server_may_come_from_a_thread(server, dial, unt
     await channel.call(maximum(1), timeout=30)
     (session,) = server.sessions
     answer = asyncio.get_running_loop().create_future()
-    session.call(ConsumerIdsChanged(consumer_group="g"), timeout=5, answered=answer.set_result)
+    session.call(ConsumerIdsChanged(consumer_group="g"), timeout=30, answered=answer.set_result)
     await until(lambda: futures)
     thread = threading.Thread(target=futures[0].set_result, args=(Reply(remark="late"),))
     thread.start()

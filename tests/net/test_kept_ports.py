@@ -24,7 +24,7 @@ async def test_clients_that_connect_between_two_servers_are_served_by_the_second
     ports = first.keep_ports()
     await first.close()
     channel = await connect(f"127.0.0.1:{first.port}", Dispatcher(), SystemClock())
-    asking = channel.call_soon(AllTopics(), timeout=10)
+    asking = channel.call_soon(AllTopics(), timeout=30)
     second = Server(Dispatcher(Answering()), SystemClock(), port=first.port, opened=ports)
     await second.start()
     assert (await asking).body == b"answered"

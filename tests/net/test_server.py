@@ -136,7 +136,7 @@ async def test_the_server_asks_its_client(server, dial):
     await channel.call(maximum(1), timeout=30)
     (session,) = server.sessions
     answered = asyncio.get_running_loop().create_future()
-    session.call(ConsumerIdsChanged(consumer_group="g"), timeout=5, answered=answered.set_result)
+    session.call(ConsumerIdsChanged(consumer_group="g"), timeout=30, answered=answered.set_result)
     assert (await answered).remark == "g"
 
 

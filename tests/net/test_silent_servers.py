@@ -4,7 +4,7 @@ import asyncio
 from contextlib import asynccontextmanager, suppress
 
 import pytest
-from tests.waiting import until
+from tests.waiting import PATIENCE_SECONDS, until
 
 from pyromq.clock import SystemClock
 from pyromq.errors import SilentServer, Unavailable
@@ -40,7 +40,7 @@ async def watched():
 
 
 async def ask(pool, address):
-    return await (await pool.channel(address)).call(BrokerState(), timeout=20)
+    return await (await pool.channel(address)).call(BrokerState(), timeout=2 * PATIENCE_SECONDS)
 
 
 async def test_a_request_under_way_and_all_later_ones_fail_until_the_server_answers_again():
@@ -49,7 +49,7 @@ async def test_a_request_under_way_and_all_later_ones_fail_until_the_server_answ
         assert (await ask(pool, link.address)).code == 0
         assert silent.since_ms(link.address) is None
         link.pause()
-        async with asyncio.timeout(10):  # the request has 20 s
+        async with asyncio.timeout(PATIENCE_SECONDS):  # the request has twice as much
             with pytest.raises(SilentServer, match="takes requests, but answers none"):
                 await ask(pool, link.address)
         for _ in range(100):

@@ -7,6 +7,7 @@ import hpack
 import pytest
 from tests.proxy.calls import PREFIX, message, subscription
 from tests.proxy.http2.peer import HEADERS, grpc_message, raw_frame
+from tests.waiting import PATIENCE_SECONDS
 
 from pyromq.errors import BrokerError, MQError
 from pyromq.proxy.consumer_commands import MAX_PENDING_COMMANDS
@@ -129,7 +130,7 @@ async def test_settings_of_a_stream_that_is_reset_at_once_leave_no_stream(proxy,
     writer.write(frames.PREFACE + raw_frame(4, 0, 0) + raw_frame(1, 4, 1, hpack.Encoder().encode(fields.items())))
     writer.write(raw_frame(0, 0, 1, grpc_message(settings.SerializeToString())) + raw_frame(3, 0, 1, bytes(4)))
 
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         while not (clients := list(proxy._accounts.clients())):
             await asyncio.sleep(0.005)
     assert clients[0].stream is None

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.proxy.calls import message
+from tests.waiting import PATIENCE_SECONDS
 
 from pyromq.proxy.proto import definition_pb2 as proto
 
@@ -31,7 +32,7 @@ async def test_others_are_served_whatever_one_client_does(row: Row, cluster, pro
     assert (await calls.send(message(TOPIC))).status.code == proto.OK
     stranger.leave()
     await calls.channel.close()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         while proxy.shared.connections:
             await asyncio.sleep(0.005)
     shared = proxy.shared

@@ -108,7 +108,7 @@ async def test_a_dead_letter_is_made_of_the_message_that_the_handle_names(calls,
 
 
 async def test_a_waiting_receive_gets_a_message_when_it_arrives(calls, proxy, cluster, topic):
-    waiting = asyncio.ensure_future(received(calls, poll=15))
+    waiting = asyncio.ensure_future(received(calls, poll=20))
     async with Calls(proxy.address, "producer") as producer:
         await producer.send(message())
 
@@ -118,14 +118,14 @@ async def test_a_waiting_receive_gets_a_message_when_it_arrives(calls, proxy, cl
 
 async def test_a_receive_of_a_client_that_terminates_is_answered_at_once(calls, proxy, topic):
     await calls.settings(subscription("billing", "orders"))
-    waiting = asyncio.ensure_future(received(calls, poll=15))
+    waiting = asyncio.ensure_future(received(calls, poll=20))
     (access,) = proxy._accounts._accesses.values()
     while not access.clients.find("host@1@0@a").receives:
         await asyncio.sleep(0.01)
 
     await calls("NotifyClientTermination", service.NotifyClientTerminationRequest(group=BILLING))
 
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(15):
         status, messages = await waiting
     assert (status.code, messages) == (proto.MESSAGE_NOT_FOUND, [])
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from tests.seed import seed_of_the_day
 from tests.store.making import ADDRESS, NOON_MS, StoppedClock, opened
+from tests.waiting import PATIENCE_SECONDS
 
 from pyromq import speedups
 from pyromq.errors import MQError
@@ -98,7 +99,7 @@ def test_both_forms_enter_the_same(tmp_path: Path, seed: int) -> None:
                 clock.ms += chance.choice((0, 1, 999))
                 master.append(drawn(chance))
             if chance.random() < 0.05:
-                master.delete_topic("orders").result(9)
+                master.delete_topic("orders").result(PATIENCE_SECONDS)
             while data := bytes(master.views(plain_store.written_end, chance.choice((7, 100, 1000, 99_999)))):
                 if damage and chance.random() < 0.1:
                     spoiled = bytearray(data)

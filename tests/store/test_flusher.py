@@ -57,7 +57,7 @@ def test_many_waiters_share_a_flush(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         monkeypatch.setattr(LocalDisk, "sync", staticmethod(lambda descriptor: (calls.append(1), genuine(descriptor))))
         sent = fill(store, 200)
         waiting = [store.wait_flushed(each.log_offset + each.size) for each in sent]
-        wait(waiting, timeout=5)
+        wait(waiting, timeout=PATIENCE_SECONDS)
         assert all(each.result() for each in waiting)
         assert len(calls) < 100
         assert store.wait_flushed(0).done()

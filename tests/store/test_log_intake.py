@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from tests.waiting import PATIENCE_SECONDS
 
 from pyromq.errors import StoreCorrupt, StoreNotWritable, UsageError
 from pyromq.message import StoredMessage, SysFlag
@@ -177,7 +178,7 @@ def test_a_topic_that_was_deleted_and_made_again_begins_again_at_0(tmp_path: Pat
     with opened(tmp_path / "m") as master, opened(tmp_path / "f") as follower:
         fill(master, 40, queues=2)
         pump(master, follower)
-        master.delete_topic(TOPIC).result(5)
+        master.delete_topic(TOPIC).result(PATIENCE_SECONDS)
         for number in (70, 71):
             master.append(message(number))
         pump(master, follower)
@@ -289,7 +290,7 @@ def test_a_follower_killed_at_any_write_has_a_part_of_its_masters_log_and_goes_o
     chance, kills = random.Random(power), 0
     with opened(tmp_path / "m") as master:
         sent = fill(master, 60)
-        master.delete_topic(TOPIC).result(5)
+        master.delete_topic(TOPIC).result(PATIENCE_SECONDS)
         sent += fill(master, 20, first=60)
         whole = b"".join(bytes(master.views(at, SEGMENT)) for at in range(0, master.max_log_offset, SEGMENT))
         ends = {0, *range(SEGMENT, len(whole), SEGMENT), *(each.log_offset + each.size for each in sent)}

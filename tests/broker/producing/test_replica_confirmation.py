@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 from tests.broker.headers import send_header
 from tests.broker.transactions.transactions import COMMIT
+from tests.waiting import PATIENCE_SECONDS
 
 from pyromq.broker.broker import Broker
 from pyromq.broker.confirmation import ReplicaRule
@@ -333,7 +334,7 @@ def test_a_loop_that_serves_sends_the_log_at_once(config, clock, properties):
             for opaque in range(2, 5):
                 woken.clear()
                 peer.send(opaque, properties=properties)
-                async with asyncio.timeout(5):  # nothing else happens meanwhile that would end the loop's wait
+                async with asyncio.timeout(PATIENCE_SECONDS):  # nothing else would end the loop's wait meanwhile
                     await woken.wait()
                 confirmation.replicated(end(broker))
                 await peer.reply(opaque)

@@ -12,6 +12,7 @@ from random import randbytes
 
 import pytest
 from tests.broker.replication.replica_sets import ReplicaSet, replica_set
+from tests.waiting import PATIENCE_SECONDS
 
 from pyromq import Message
 from pyromq.broker.replication import record_view, set_lease
@@ -231,7 +232,7 @@ async def test_a_replica_that_connects_while_the_broker_restarts_gets_a_hello_fi
     assert not old.is_open
     await handing_over
     stream, messages = StreamDecoder(), []
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         while not messages:
             messages = stream.feed(await reader.read(1 << 16))
     assert isinstance(messages[0], Hello)

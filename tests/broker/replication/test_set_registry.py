@@ -6,6 +6,7 @@ import asyncio
 
 import msgspec
 import pytest
+from tests.waiting import PATIENCE_SECONDS
 
 from pyromq.broker.replication.registry import Changed, Missed, Versioned
 from pyromq.broker.replication.set_record import Member, ReplicaInfo, SetRecord, SetSettings
@@ -20,7 +21,7 @@ SETTINGS = SetSettings(1 << 20, 1, False)
 async def seen(keys: SetRegistry, count: int) -> list[bool]:
     """Return for each of the first changes of the set's keys whether it is news to a replica that knows `INFO`."""
     changes = aiter(keys.watch(0))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         return [keys.is_news(await anext(changes), {INFO.number: INFO}) for _ in range(count)]
 
 

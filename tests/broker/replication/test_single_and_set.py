@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from tests.broker.replication.replica_sets import ReplicaSet, replica_set
+from tests.waiting import PATIENCE_SECONDS
 
 from pyromq import ConsumeFrom, ConsumerConfig, Message
 from pyromq.broker.broker import Broker
@@ -44,7 +45,7 @@ async def consume(namesrv: str, count: int) -> list[int]:
     found: list[int] = []
     async with AsyncPullConsumer("readers", namesrv, config=FIRST) as consumer:
         consumer.subscribe("numbers")
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while len(found) < count:
                 found += [int(message.body) for message in await consumer.poll(timeout=1.0)]
         await consumer.commit()
@@ -88,7 +89,7 @@ async def test_a_log_that_comes_after_an_empty_first_replica_is_refused_unchange
     with pytest.raises(
         MQError, match=r"has a log of [0-9]+ bytes that is not of the set orders: start this replica with"
     ):
-        await asyncio.wait_for(asyncio.shield(first.failed), 10)
+        await asyncio.wait_for(asyncio.shield(first.failed), PATIENCE_SECONDS)
     assert first.broker.store.max_log_offset == end
     await replicas.stop(1)
     await replicas.stop(2)

@@ -133,11 +133,11 @@ def test_members_that_subscribe_differently_are_shown_by_name(cli, served):
         members = []
         for tags in ("a", "b || c"):
             consumer = await served.cluster.consumer("group-differs")
-            consumer.subscribe("group-locks", tags=tags)
+            consumer.subscribe("group-differences", tags=tags)
             members.append(consumer.client_id)
         return members
 
-    cli("topic", "create", "group-locks")
+    cli("topic", "create", "group-differences")
     one, two = served.do(join())
 
     def differences():
@@ -146,8 +146,8 @@ def test_members_that_subscribe_differently_are_shown_by_name(cli, served):
 
     wait_until(differences)
     assert differences() == [
-        {"topic": "group-locks", "subscription": "a", "members": [one]},
-        {"topic": "group-locks", "subscription": "b || c", "members": [two]},
+        {"topic": "group-differences", "subscription": "a", "members": [one]},
+        {"topic": "group-differences", "subscription": "b || c", "members": [two]},
     ]
     lines = cli("group", "show", "group-differs").lines
     at = lines.index("members subscribe differently and miss messages:")

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 from tests.client.replica_set import NAME, replica_set
-from tests.waiting import until
+from tests.waiting import PATIENCE_SECONDS, until
 
 from pyromq.client.cluster import replica_set_watch
 from pyromq.client.producer.async_producer import AsyncProducer
@@ -48,7 +48,7 @@ async def test_the_connection_to_a_silent_former_master_is_closed_at_once(replic
         await asyncio.sleep(0.02)
         await replicas.register(new, epoch=2)
         await producer._cluster._set_watch.look()
-        await asyncio.wait_for(sending, 5.0)
+        await asyncio.wait_for(sending, PATIENCE_SECONDS)
     assert replicas.stored(1) == [b"2"]
 
 

@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 from tests.client.replica_set import replica_set
-from tests.waiting import until
+from tests.waiting import PATIENCE_SECONDS, until
 
 from pyromq.client.admin.async_admin import AsyncAdmin
 from pyromq.client.client_config import ConsumeFrom, ConsumerConfig
@@ -138,7 +138,7 @@ async def test_a_push_consumer_commits_again_at_a_new_master(replicas, pair):
         await asyncio.sleep(0.2)  # committed at the old master, of which the new one knows nothing
         replicas.kill(0)
         await replicas.register(pair[1], epoch=2)
-        await asyncio.wait_for(is_committed_at_the_new_master(replicas), 20)
+        await asyncio.wait_for(is_committed_at_the_new_master(replicas), PATIENCE_SECONDS)
     assert len(got) == 40
 
 
@@ -152,7 +152,7 @@ async def test_a_pull_consumer_commits_again_at_a_new_master(replicas, pair):
         replicas.kill(0)
         await replicas.register(pair[1], epoch=2)
         committed = asyncio.ensure_future(is_committed_at_the_new_master(replicas))
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while not committed.done():
                 got.extend(await consumer.poll(0.05))
             await committed
@@ -271,7 +271,8 @@ async def test_a_pull_held_by_a_silent_master_is_repeated_at_its_successor(repli
     async def take(messages):
         got.extend(message.body for message in messages)
 
-    consumer = AsyncConsumer("workers", replicas.namesrv, config=ConsumerConfig(**QUICK | {"long_poll_seconds": 60.0}))
+    config = ConsumerConfig(**QUICK | {"long_poll_seconds": 2.0 * PATIENCE_SECONDS})
+    consumer = AsyncConsumer("workers", replicas.namesrv, config=config)
     consumer.subscribe("orders", take)
     async with consumer:
         await until(lambda: len(got) == 2)
@@ -279,7 +280,7 @@ async def test_a_pull_held_by_a_silent_master_is_repeated_at_its_successor(repli
         replicas.links[0].answers.pause()
         await replicas.register(new, epoch=2)
         await send(producer, range(2, 6))
-        await asyncio.wait_for(until(lambda: len(got) == 6), 10)
+        await until(lambda: len(got) == 6)
     replicas.links[0].requests.resume()
     replicas.links[0].answers.resume()
 

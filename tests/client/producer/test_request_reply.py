@@ -146,7 +146,7 @@ async def test_a_reply_comes_by_another_broker_when_the_requests_own_is_gone(pai
     producer = await pair.producer()
     replier = await pair.push_consumer("repliers")
     queue = (await producer.queues("questions"))[0]
-    asking = asyncio.create_task(producer.request(Message("questions", b"1"), queue=queue, timeout=10))
+    asking = asyncio.create_task(producer.request(Message("questions", b"1"), queue=queue, timeout=30))
     await until(lambda: pair.broker.store.max_offset("questions", 0) == 1)
     request = await stored(pair, "questions")
     assert request.broker_name == "broker-a"
@@ -183,5 +183,5 @@ def test_blocking_clients_ask_and_reply(served):
 
         consumer.subscribe("blocking-questions", work)
         for body in (b"a", b"b"):
-            assert producer.request(Message("blocking-questions", body), timeout=10).body == body.upper()
+            assert producer.request(Message("blocking-questions", body), timeout=30).body == body.upper()
         assert threading.main_thread() not in threads

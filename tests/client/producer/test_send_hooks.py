@@ -222,7 +222,7 @@ def test_a_request_is_told_when_it_is_stored(served, blocking, watching):
     consumer = Consumer("answering", served.namesrv, config=config)
     consumer.subscribe("questions", lambda messages: consumer.reply(messages[0], b"42"))
     with consumer:
-        assert blocking.request(Message("questions", b"?"), timeout=10).body == b"42"
+        assert blocking.request(Message("questions", b"?"), timeout=30).body == b"42"
     ((kind, outcome),) = watching.ended
     assert kind is SendKind.REQUEST
     assert outcome.result.queue.topic == "questions"

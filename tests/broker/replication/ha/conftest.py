@@ -5,6 +5,7 @@ import struct
 
 import pytest
 from tests.broker.transactions.transactions import ROUND
+from tests.waiting import PATIENCE_SECONDS
 
 from pyromq.broker.broker import Broker
 from pyromq.broker.config import BrokerConfig
@@ -30,8 +31,8 @@ class Peer:
 
     async def frame(self):
         """Return log offset and bytes of the next frame."""
-        offset, size = struct.unpack(">qi", await asyncio.wait_for(self._reader.readexactly(12), 10))
-        return offset, await asyncio.wait_for(self._reader.readexactly(size), 10)
+        offset, size = struct.unpack(">qi", await asyncio.wait_for(self._reader.readexactly(12), PATIENCE_SECONDS))
+        return offset, await asyncio.wait_for(self._reader.readexactly(size), PATIENCE_SECONDS)
 
     async def bytes_up_to(self, end):
         """Return the first log offset and all bytes of the frames up to a log offset, without heartbeats."""
@@ -47,7 +48,7 @@ class Peer:
     async def closed(self):
         """Wait until the other side has closed the connection; return the bytes that came before."""
         try:
-            return await asyncio.wait_for(self._reader.read(), 10)
+            return await asyncio.wait_for(self._reader.read(), PATIENCE_SECONDS)
         except ConnectionResetError:
             return b""
 

@@ -4,6 +4,7 @@ import asyncio
 
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.waiting import PATIENCE_SECONDS
 
 from pyromq.client.consumer.push.listener import BoundListener
 from pyromq.client.consumer.push.process_queue import OPEN, WAITING, ConsumeRequest, ProcessQueue
@@ -84,4 +85,4 @@ async def test_quiet_waits_for_what_runs_and_for_nothing_else():
     assert not quiet.done()
     first.state = WAITING
     process_queue.finish(first)
-    await asyncio.wait_for(quiet, 1)
+    await asyncio.wait_for(quiet, PATIENCE_SECONDS)

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import threading
+from functools import partial
 
 import pytest
 from tests.waiting import PATIENCE_SECONDS
@@ -17,7 +18,7 @@ from pyromq import (
     Unavailable,
     UsageError,
 )
-from pyromq.client.producer.transaction_producer import decision_of
+from pyromq.client.producer.transaction_producer import _outcome, decision_of
 from pyromq.clock import SystemClock
 from pyromq.errors import MQError
 from pyromq.store.disk import LocalDisk
@@ -181,6 +182,22 @@ async def test_work_that_exits_ends_its_caller_and_decides_nothing(cluster, prod
     assert await send() is failure
     await cluster.clock.advance(ROUND_SECONDS)
     await until_visible(cluster, b"1")
+
+
+async def test_a_call_of_an_async_callable_object_is_begun_in_the_event_loop():
+    """A thread would make a coroutine that nobody awaits if the producer closes at that moment."""
+    begun = []
+
+    class Work:
+        async def __call__(self, message, decision=Decision.UNKNOWN):
+            begun.append(message)
+            return decision
+
+    message = Message("orders", b"1")
+    outcomes = [asyncio.ensure_future(_outcome(work, message)) for work in (Work(), partial(Work(), decision=None))]
+    await asyncio.sleep(0)
+    assert begun == [message] * 2
+    assert await asyncio.gather(*outcomes) == [(Decision.UNKNOWN, None), (None, None)]
 
 
 async def test_another_member_of_the_group_answers(cluster, checks):

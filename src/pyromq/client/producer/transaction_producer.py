@@ -9,13 +9,12 @@ Source: RocketMQ 4.9.8, DefaultMQProducerImpl.sendMessageInTransaction and check
 from __future__ import annotations
 
 import asyncio
-import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 
-from pyromq.client.application_code import awaited, called, check_takes, picture_of, text_of
+from pyromq.client.application_code import awaited, called, check_takes, is_async, picture_of, text_of
 from pyromq.client.arguments import checked
 from pyromq.client.client_config import ProducerConfig
 from pyromq.client.client_hooks import Decision, EndTransactionHook, SendKind, TransactionEnd
@@ -290,10 +289,11 @@ class _Checking:
 
 async def _outcome(function: Callable[[M], object], message: M) -> tuple[object, BaseException | None]:
     """Return result and exception of the application's function: awaited if async, else called in a thread."""
-    if inspect.iscoroutinefunction(function):
-        return await awaited(function(message))
-    # The thread returns exceptions: a future cannot hold StopIteration, and SystemExit would end the event loop.
-    returned, failure = await asyncio.to_thread(called, function, message)
+    if is_async(function):  # its coroutine is made here: a thread's would be lost if the task is cancelled
+        returned, failure = called(function, message)
+    else:
+        # The thread returns exceptions: a future cannot hold StopIteration, and SystemExit would end the event loop.
+        returned, failure = await asyncio.to_thread(called, function, message)
     return await awaited(returned) if isinstance(returned, Awaitable) else (returned, failure)
 
 

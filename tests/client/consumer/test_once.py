@@ -15,6 +15,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tests.waiting import wait_until
 
 from pyromq import Once, RetryLater, UsageError
 from pyromq.testing.fake_clock import FakeClock
@@ -262,11 +263,13 @@ class TestRedis:
                 assert client is not None
 
     def test_the_claim_of_a_dead_process_ends(self, redis_server):
-        once = Once(redis_server(), "dead", claim_seconds=0.05)
-        redis_server().set(f"pyromq:done:dead:{message().message_id}", "somebody", px=50)
+        client, name = redis_server(), f"pyromq:done:dead:{message().message_id}"
+        once = Once(client, "dead")
+        client.set(name, "somebody", ex=3600)
         with pytest.raises(RetryLater), once(message()):
             pass
-        time.sleep(0.1)
+        client.pexpire(name, 1)
+        wait_until(lambda: not client.exists(name))
         with once(message()) as client:
             assert client is not None
 

@@ -61,7 +61,7 @@ MAY_USE: dict[str, set[str]] = {
     | {"speedups", "remoting", "net", "client", "filter", "store.disk", "store.worker"},
     "testing": WORDS | MECHANISMS | {"net"} | ROLES,
     "spark": WORDS | {"client", "net.connection_config", "filter", "speedups"},
-    "celery": WORDS | {"client", "net.connection_config"},
+    "celery": WORDS | {"client", "net.connection_config", "net.tls.tls_config"},
     "console": WORDS
     | METRICS
     | {
@@ -69,6 +69,7 @@ MAY_USE: dict[str, set[str]] = {
         "filter",
         "net.connection_config",
         "net.listening",
+        "net.server_probes",
         "net.silent_servers",
         "net.tasks",
         "remoting.bodies",

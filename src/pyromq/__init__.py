@@ -145,7 +145,7 @@ if TYPE_CHECKING:
     from pyromq.message import StoredMessage as StoredMessage
     from pyromq.message_id import UniqueIds as UniqueIds
     from pyromq.net.connection_config import ConnectionConfig as ConnectionConfig
-    from pyromq.net.connection_config import TlsConfig as TlsConfig
+    from pyromq.net.tls.tls_config import TlsConfig as TlsConfig
     from pyromq.remoting.bodies import AccountTable as AccountTable
     from pyromq.remoting.bodies import BrokerStats as BrokerStats
     from pyromq.remoting.bodies import ClusterTable as ClusterTable

@@ -10,7 +10,8 @@ from pyromq.broker.config import BrokerConfig
 from pyromq.clock import SystemClock
 from pyromq.errors import MQError, ResponseCode, UsageError
 from pyromq.net.channel import connect
-from pyromq.net.connection_config import PLAIN, ConnectionConfig, TlsConfig
+from pyromq.net.connection_config import PLAIN, ConnectionConfig
+from pyromq.net.tls.tls_config import TlsConfig
 from pyromq.net.tls.tls_server import ServerTlsConfig, TlsMode
 from pyromq.record import decode_all
 from pyromq.remoting.dispatch import Dispatcher

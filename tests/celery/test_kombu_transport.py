@@ -20,7 +20,7 @@ from pyromq.celery.rocketmq_channel import MAX_UNLIMITED
 from pyromq.celery.rocketmq_connection import RocketConnection
 from pyromq.clock import SystemClock
 from pyromq.errors import IllegalMessage, IllegalName, NoNameServer, UsageError
-from pyromq.net.connection_config import TlsConfig
+from pyromq.net.tls.tls_config import TlsConfig
 from pyromq.testing import BlockingCluster
 
 FIRST = ConsumerConfig(consume_from=ConsumeFrom.FIRST)

@@ -8,7 +8,7 @@ from tests.console.conftest import browsing
 
 from pyromq import Message
 from pyromq.console.console_config import ConsoleConfig
-from pyromq.net import silent_servers
+from pyromq.net import server_probes, silent_servers
 from pyromq.testing import Cluster
 
 PAGES = ("/", "/topics", "/topics/orders", "/messages?topic=orders", "/messages?q=k1", "/groups", "/groups/billing")
@@ -17,8 +17,9 @@ MORE = ("/dead-letters", "/delayed", "/delayed-levels/3", "/transactions", "/bro
 
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch):
-    for name, seconds in (("SUSPECT_SECONDS", 0.02), ("LIFE_SECONDS", 0.5), ("LOOK_SECONDS", 0.01)):
+    for name, seconds in (("SUSPECT_SECONDS", 0.02), ("LIFE_SECONDS", 0.5)):
         monkeypatch.setattr(silent_servers, name, seconds)
+    monkeypatch.setattr(server_probes, "LOOK_SECONDS", 0.01)
 
 
 async def trade(cluster):

@@ -8,9 +8,10 @@ from tests.waiting import PATIENCE_SECONDS, until
 
 from pyromq.clock import SystemClock
 from pyromq.errors import SilentServer, Unavailable
-from pyromq.net import silent_servers
+from pyromq.net import server_probes, silent_servers
 from pyromq.net.channel import Pool
 from pyromq.net.connection_config import ConnectionConfig
+from pyromq.net.server_probes import keep_probing
 from pyromq.net.silent_servers import SilentServers
 from pyromq.remoting.dispatch import Dispatcher
 from pyromq.remoting.headers import BrokerState
@@ -19,8 +20,9 @@ from pyromq.testing import Cluster
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
-    for name, seconds in (("SUSPECT_SECONDS", 0.02), ("LIFE_SECONDS", 0.5), ("LOOK_SECONDS", 0.01)):
+    for name, seconds in (("SUSPECT_SECONDS", 0.02), ("LIFE_SECONDS", 0.5)):
         monkeypatch.setattr(silent_servers, name, seconds)
+    monkeypatch.setattr(server_probes, "LOOK_SECONDS", 0.01)
 
 
 @asynccontextmanager
@@ -29,7 +31,7 @@ async def watched():
     silent = SilentServers(SystemClock())
     connections = ConnectionConfig(silent=silent)
     pool = Pool(Dispatcher(), SystemClock(), connections)
-    looking = asyncio.create_task(silent.keep_looking(connections))
+    looking = asyncio.create_task(keep_probing(silent, connections, SystemClock()))
     try:
         yield pool, silent
     finally:

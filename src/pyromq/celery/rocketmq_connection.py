@@ -14,7 +14,8 @@ from pyromq.client.consumer.pop.async_simple_consumer import AsyncSimpleConsumer
 from pyromq.errors import AlreadyExists, IllegalName, TopicNotFound, UsageError
 from pyromq.message import Message
 from pyromq.names import MAX_TOPIC_LENGTH, pop_retry_topic
-from pyromq.net.connection_config import ConnectionConfig, TlsConfig
+from pyromq.net.connection_config import ConnectionConfig
+from pyromq.net.tls.tls_config import TlsConfig
 
 DEFAULT_PORT = 9876
 SECURE = "rocketmqs"  # the URL's scheme for TLS without `broker_use_ssl`

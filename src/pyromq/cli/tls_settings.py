@@ -12,7 +12,7 @@ from enum import Enum
 from typing import TypeVar
 
 from pyromq.errors import UsageError
-from pyromq.net.connection_config import TlsConfig
+from pyromq.net.tls.tls_config import TlsConfig
 from pyromq.net.tls.tls_server import ClientCertificates, ServerTlsConfig, TlsMode
 
 Choice = TypeVar("Choice", bound=Enum)

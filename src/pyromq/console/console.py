@@ -21,6 +21,7 @@ from pyromq.console.security.console_accounts import ConsoleAccount, ConsoleAcco
 from pyromq.console.security.console_audit_log import ConsoleAuditLog
 from pyromq.console.security.sessions import KeptForms, Sessions, SignInFailures
 from pyromq.errors import UsageError
+from pyromq.net.server_probes import keep_probing
 from pyromq.net.silent_servers import SilentServers
 from pyromq.net.tasks import Tasks
 from pyromq.remoting.rejection_log import RejectionLog
@@ -91,7 +92,7 @@ class Console:
             self.history, self.clients_of(None), self.clock, sample_seconds=self.config.sample_seconds
         )
         self._tasks.start(sampling, name="sampling")
-        self._tasks.start(self._silent.keep_looking(self.connections), name="look for silent servers")
+        self._tasks.start(keep_probing(self._silent, self.connections, self.clock), name="look for silent servers")
         return self
 
     async def __aexit__(

@@ -18,7 +18,7 @@ from tests.processes import free_port
 
 from pyromq.broker.replication.registry import ABSENT, Changed, Conflict, Missed, Unknown, Versioned
 from pyromq.errors import LeaseGone, RegistryRefused, RegistryUnavailable, UsageError
-from pyromq.net.connection_config import TlsConfig
+from pyromq.net.tls.tls_config import TlsConfig
 
 etcd = pytest.importorskip("pyromq.broker.replication.etcd", exc_type=UsageError)
 BINARY = bytes(range(256))

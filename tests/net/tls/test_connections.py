@@ -16,10 +16,10 @@ from pyromq import ConnectionConfig, TlsConfig
 from pyromq.clock import SystemClock
 from pyromq.errors import ConnectionLost, NoPermission, TlsRefused, Unavailable, UsageError
 from pyromq.net import channel as channels
-from pyromq.net import connection_config as tls
 from pyromq.net.channel import connect
 from pyromq.net.server import Server
 from pyromq.net.tls import first_bytes
+from pyromq.net.tls import tls_config as tls
 from pyromq.net.tls.tls_server import ClientCertificates, ServerTlsConfig, TlsMode
 from pyromq.remoting.command import FrameSplitter, decode_response, encode_request
 from pyromq.remoting.dispatch import Dispatcher

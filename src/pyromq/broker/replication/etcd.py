@@ -19,8 +19,8 @@ from pyromq.broker.replication.registry import ABSENT, Changed, Conflict, Lease,
 from pyromq.errors import LeaseGone, RegistryRefused, RegistryUnavailable, UsageError
 from pyromq.excerpt import excerpt
 from pyromq.extras import install_command
-from pyromq.net.connection_config import TlsConfig
 from pyromq.net.tls.failures import describe
+from pyromq.net.tls.tls_config import TlsConfig
 from pyromq.platforms import platform
 
 try:

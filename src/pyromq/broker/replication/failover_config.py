@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from pyromq.broker.replication.set_record import MAX_REPLICA_NUMBER
 from pyromq.errors import UsageError
 from pyromq.excerpt import excerpt
-from pyromq.net.connection_config import TlsConfig
+from pyromq.net.tls.tls_config import TlsConfig
 from pyromq.server_settings import Change, check_ranges, parse_number, parse_path, setting, settings_of
 
 _NEXT = Change.NEXT_START

@@ -30,10 +30,10 @@ from pyromq.broker.replication.trust.replica_trust import ReplicaTrust
 from pyromq.errors import ProtocolError, UsageError
 from pyromq.logs import logger_of
 from pyromq.message import join_address
-from pyromq.net.connection_config import TlsConfig
 from pyromq.net.listening import listen_failure
 from pyromq.net.tasks import Tasks, soon_in_this_loop
 from pyromq.net.tls.failures import refused_handshake
+from pyromq.net.tls.tls_config import TlsConfig
 from pyromq.remoting.rejection_log import RejectionLog
 from pyromq.slow_work import NotInMemory, PagesToLoad
 

@@ -42,6 +42,7 @@ from pyromq.names import AUTO_CREATE_TOPIC, INNER_PRODUCER_GROUP
 from pyromq.net.address_server import REFRESH_SECONDS
 from pyromq.net.channel import Channel, Pool
 from pyromq.net.connection_config import ConnectionConfig
+from pyromq.net.server_probes import keep_probing
 from pyromq.net.tasks import Tasks, every
 from pyromq.remoting.bodies import ClusterTable, HeartbeatBody, TopicRoute
 from pyromq.remoting.command import Response
@@ -172,7 +173,7 @@ class ClusterClient:
             )
         self.tasks.start(every(self._route_refresh_seconds, self.refresh_all, self._clock), name="refresh routes")
         if (silent := self._connections.silent) is not None:
-            self.tasks.start(silent.keep_looking(self._connections), name="look for silent servers")
+            self.tasks.start(keep_probing(silent, self._connections, self._clock), name="look for silent servers")
         self.tasks.start(every(WATCH_SECONDS, self._set_watch.look, self._clock), name="watch replica sets")
 
     def _name_servers(self) -> NameServers:

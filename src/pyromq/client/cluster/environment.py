@@ -15,7 +15,8 @@ import os
 from collections.abc import Mapping
 
 from pyromq.errors import UsageError
-from pyromq.net.connection_config import ConnectionConfig, TlsConfig
+from pyromq.net.connection_config import ConnectionConfig
+from pyromq.net.tls.tls_config import TlsConfig
 
 TLS, CA, CERT, KEY = "PYROMQ_TLS", "PYROMQ_TLS_CA", "PYROMQ_TLS_CERT", "PYROMQ_TLS_KEY"
 KEY_PASSWORD, SERVER_NAME = "PYROMQ_TLS_KEY_PASSWORD", "PYROMQ_TLS_SERVER_NAME"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 
-from pyromq.net.connection_config import TlsConfig
+from pyromq.net.tls.tls_config import TlsConfig
 
 PROBE_SECONDS = 3.0
 

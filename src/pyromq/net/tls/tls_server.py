@@ -10,8 +10,8 @@ from pathlib import Path
 from pyromq.clock import Clock
 from pyromq.errors import UsageError
 from pyromq.logs import logger_of
-from pyromq.net.connection_config import load_files, versions_of
 from pyromq.net.tls.certificate_dates import SOON_DAYS, expiry_of_file, lifetime
+from pyromq.net.tls.tls_config import load_files, versions_of
 
 logger = logger_of(__name__)
 

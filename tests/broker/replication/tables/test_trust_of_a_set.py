@@ -15,7 +15,8 @@ from pyromq.broker.replication.replica_server import ReplicaServer
 from pyromq.clock import SystemClock
 from pyromq.errors import UsageError
 from pyromq.net.channel import connect
-from pyromq.net.connection_config import ConnectionConfig, TlsConfig
+from pyromq.net.connection_config import ConnectionConfig
+from pyromq.net.tls.tls_config import TlsConfig
 from pyromq.net.tls.tls_server import ServerTlsConfig
 from pyromq.remoting.dispatch import Dispatcher
 from pyromq.remoting.headers import SaveAccount

@@ -15,7 +15,7 @@ from pyromq.broker.replication.replica_stream import Hello
 from pyromq.clock import Clock
 from pyromq.errors import UsageError
 from pyromq.excerpt import excerpt
-from pyromq.net.connection_config import TlsConfig
+from pyromq.net.tls.tls_config import TlsConfig
 from pyromq.net.tls.tls_server import ServerContext, TlsMode
 from pyromq.permissions.permissions import Permissions
 from pyromq.remoting.signer import ACCESS_KEY, SIGNATURE, signature, signed_content

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import shutil
@@ -57,10 +58,10 @@ class Lite:
 class Postgres(Lite):
     """A PostgreSQL of this test run, behind a socket in its folder."""
 
-    def connect(self) -> Any:
+    def connect(self, user: str = "postgres") -> Any:
         import psycopg
 
-        return psycopg.connect(host=str(self.path.parent), dbname="postgres", user="postgres")
+        return psycopg.connect(host=str(self.path.parent), dbname="postgres", user=user)
 
 
 def _tool(name: str) -> str | None:
@@ -195,6 +196,22 @@ async def test_marks_leave_with_their_window(database, once_of):
         assert connection is not None
 
 
+def test_old_marks_that_cannot_be_deleted_fail_no_work(tmp_path):
+    database = Lite(tmp_path)
+    with Once(database.connect, "billing", window_seconds=0.001)(message(1)):
+        pass
+    with database.connect() as connection:
+        connection.execute("create trigger keep before delete on pyromq_done begin select raise(abort, 'kept'); end")
+    connection.close()
+    time.sleep(0.01)
+    once = Once(database.connect, "billing", window_seconds=0.001)
+    for number in (2, 3):
+        with once(message(number)) as connection:
+            assert connection is not None
+    assert len(database.rows("select * from pyromq_done")) == 3
+    once.close()
+
+
 def test_a_broken_connection_is_replaced(database, once_of):
     opened = []
 
@@ -212,10 +229,158 @@ def test_a_broken_connection_is_replaced(database, once_of):
         assert connection is opened[1]
 
 
-def test_connections_that_commit_by_themselves_are_refused(tmp_path):
+def test_connections_that_commit_by_themselves_are_refused_without_a_mark(tmp_path):
     once = Once(lambda: sqlite3.connect(tmp_path / "a.db", isolation_level=None), "billing")
     with pytest.raises(UsageError, match="switch autocommit off"), once(message()):
         pass
+    with Once(lambda: sqlite3.connect(tmp_path / "a.db"), "billing")(message()) as connection:
+        assert connection is not None
+
+
+def test_a_second_block_in_the_same_thread_is_refused(database, once_of):
+    once = once_of()
+    with pytest.raises(UsageError, match="a block is open in this thread"), once(message(1)), once(message(2)):
+        pass
+    for number in (1, 2):
+        with once(message(number)) as connection:
+            assert connection is not None
+
+
+async def test_blocks_of_two_coroutines_do_not_share_a_transaction(once_of):
+    once = once_of()
+    released = asyncio.Event()
+
+    async def fail() -> None:
+        with once(message(1)):
+            await released.wait()
+            raise ZeroDivisionError
+
+    failing = asyncio.create_task(fail())
+    await asyncio.sleep(0)
+    with pytest.raises(UsageError, match="do not await"), once(message(2)):
+        pass
+    released.set()
+    with pytest.raises(ZeroDivisionError):
+        await failing
+    with once(message(1)) as connection:
+        assert connection is not None
+
+
+@pytest.mark.parametrize("ending", ["commit", "rollback"])
+def test_a_block_that_ends_its_transaction_is_named(once_of, ending):
+    once = once_of()
+    with pytest.raises(UsageError, match="the block has ended the transaction"), once(message()) as connection:
+        getattr(connection, ending)()
+    with once(message()) as connection:
+        assert (connection is None) is (ending == "commit")
+
+
+def test_work_with_a_failed_statement_is_not_taken_for_done(database, once_of):
+    if not isinstance(database, Postgres):
+        pytest.skip("SQLite commits a transaction with a failed statement")
+    once = once_of()
+    with pytest.raises(UsageError, match="a statement in the block has failed"), once(message()) as connection:
+        database.add(connection, 5)
+        with contextlib.suppress(Exception):
+            connection.execute("select 1 / 0")
+    with once(message()) as connection:
+        assert connection is not None
+
+
+def test_failures_before_the_work_leave_no_connection_open(database):
+    opened = []
+
+    def connect() -> Any:
+        opened.append(database.connect())
+        return opened[-1]
+
+    connection = database.connect()
+    connection.cursor().execute("create table pyromq_done (id integer)")
+    connection.commit()
+    connection.close()
+    once = Once(connect, "billing")
+    for _ in range(2):
+        with pytest.raises(Exception, match=r"done_at|consumer_group"), once(message()):
+            pass
+    assert len(opened) == 2
+    for each in opened:
+        with pytest.raises(Exception, match="closed"):
+            each.cursor()
+
+
+def test_a_table_without_its_primary_key_is_refused(database, once_of):
+    connection = database.connect()
+    connection.cursor().execute(
+        "create table pyromq_done (consumer_group varchar(255), message_key varchar(255), done_at bigint)"
+    )
+    connection.commit()
+    connection.close()
+    with pytest.raises(Exception, match=r"(?i)on conflict"), once_of()(message()):
+        pass
+
+
+def test_an_account_that_may_not_create_tables_uses_the_table_of_another(database, once_of):
+    if not isinstance(database, Postgres):
+        pytest.skip("SQLite has no accounts")
+    with once_of()(message(1)):
+        pass
+    connection = database.connect()
+    connection.execute("drop role if exists clerk")
+    connection.execute("create role clerk login")
+    connection.execute("grant select, insert, delete on pyromq_done to clerk")
+    connection.commit()
+    connection.close()
+    with once_of(connect=lambda: database.connect("clerk"))(message(2)) as connection:
+        assert connection is not None
+
+
+def test_a_connection_of_several_threads_is_refused(tmp_path):
+    shared = sqlite3.connect(tmp_path / "a.db", check_same_thread=False)
+    once = Once(lambda: shared, "billing")
+    errors = []
+
+    def deliver() -> None:
+        try:
+            with once(message(2)):
+                pass
+        except UsageError as error:
+            errors.append(str(error))
+
+    with once(message(1)):
+        thread = threading.Thread(target=deliver)
+        thread.start()
+        thread.join(30)
+    assert "returned the connection of another thread" in errors[0]
+    with once(message(2)) as connection:
+        assert connection is shared
+    once.close()
+
+
+def test_a_class_of_the_application_may_extend_a_connection(tmp_path):
+    class Connection(sqlite3.Connection):
+        pass
+
+    once = Once(lambda: sqlite3.connect(tmp_path / "a.db", factory=Connection), "billing")
+    with once(message()) as connection:
+        assert type(connection) is Connection
+    once.close()
+
+
+def test_a_database_that_is_locked_or_cannot_be_written_keeps_the_work(tmp_path):
+    path = tmp_path / "a.db"
+    once = Once(lambda: sqlite3.connect(path, timeout=0), "billing")
+    with sqlite3.connect(path) as other:
+        other.execute("begin exclusive")
+        with pytest.raises(sqlite3.OperationalError, match="locked"), once(message()):
+            pass
+    other.close()
+    with once(message()) as connection:
+        assert connection is not None
+    once.close()
+    once = Once(lambda: sqlite3.connect(f"file:{path}?mode=ro", uri=True), "billing")
+    with pytest.raises(sqlite3.OperationalError, match="readonly"), once(message(2)):
+        pass
+    once.close()
 
 
 @pytest.fixture(scope="module")
@@ -273,6 +438,29 @@ class TestRedis:
         with once(message()) as client:
             assert client is not None
 
+    def test_a_message_whose_work_is_claimed_is_retried_for_hours(self, redis_server):
+        first, second = Once(redis_server(), "long", claim_seconds=3600), Once(redis_server(), "long")
+        with first(message()), pytest.raises(RetryLater) as raised, second(message()):
+            pass
+        assert raised.value.delay_level == 0  # the broker's delays grow; 16 attempts at one level of 10 s end too early
+
+    def test_the_error_of_the_work_is_raised_if_redis_is_gone_too(self, redis_server):
+        class Gone(type(redis_server())):  # type: ignore[misc]
+            def eval(self, *arguments: object) -> object:
+                raise ConnectionError("Connection refused")
+
+        pool = redis_server().connection_pool
+        with pytest.raises(ZeroDivisionError), Once(Gone(connection_pool=pool), "gone")(message()):
+            1 / 0  # noqa: B018
+
+    def test_a_client_for_asyncio_is_refused(self, redis_server):
+        from redis.asyncio import Redis
+
+        socket = redis_server().connection_pool.connection_kwargs["path"]
+        once = Once(Redis(unix_socket_path=socket), "async")
+        with pytest.raises(UsageError, match="client of Redis is for asyncio"), once(message()):
+            pass
+
     def test_work_that_outlives_its_claim_removes_no_claim_of_another(self, redis_server):
         client = redis_server()
         name = f"pyromq:done:slow:{message().message_id}"
@@ -316,4 +504,18 @@ def test_invalid_keys_are_named(tmp_path, key):
 def test_another_database_is_refused_by_name():
     once = Once(threading.Lock, "billing")
     with pytest.raises(UsageError, match="connections of _thread are not supported"), once(message()):
+        pass
+
+
+def test_mysql_is_refused_by_name():
+    mysql = type("Connection", (), {"__module__": "pymysql.connections", "close": lambda self: None})
+    with pytest.raises(UsageError, match="connections of pymysql are not supported"), Once(mysql, "billing")(message()):
+        pass
+
+
+def test_a_coroutine_function_is_refused():
+    async def connect() -> None:
+        pass
+
+    with pytest.raises(UsageError, match="the function is for asyncio"), Once(connect, "billing")(message()):
         pass

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager
 from importlib import import_module
+from inspect import isawaitable
 from typing import Any
 from uuid import uuid4
 
@@ -21,13 +22,18 @@ CLEANING_SECONDS = 3600.0  # interval of deletions of old marks
 CLAIM_SECONDS = 60.0  # default time that work may take with Redis before another process may repeat it
 
 _PLACEHOLDERS = {"qmark": "?", "format": "%s", "pyformat": "%s"}
+_MYSQL = {"pymysql", "MySQLdb", "mysql", "mariadb"}  # drivers of a database without `on conflict`
 _TABLE = """\
 create table if not exists pyromq_done (
     consumer_group varchar(255) not null, message_key varchar(255) not null, done_at bigint not null,
     primary key (consumer_group, message_key))"""
 _INDEX = "create index if not exists pyromq_done_at on pyromq_done (done_at)"
-_INSERT = "insert into pyromq_done (consumer_group, message_key, done_at) values ({0}, {0}, {0}) on conflict do nothing"
+_INSERT = "insert into pyromq_done (consumer_group, message_key, done_at) values ({0}, {0}, {0})"
+_INSERT += " on conflict (consumer_group, message_key) do nothing"  # fails if the table has no such primary key
+_PROBE = "delete from pyromq_done where consumer_group = '' and message_key = '' and done_at = 0"  # no group is empty
 _CLEAN = "delete from pyromq_done where consumer_group = {0} and done_at < {0}"
+
+_IDLE, _IN_TRANSACTION, _FAILED = 0, 2, 3  # states of a transaction, with libpq's numbers
 
 _DONE = b"done"
 _RELEASE = "if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('del', KEYS[1]) end return 0"
@@ -38,8 +44,9 @@ class Once:
 
     `store` keeps a mark for each finished message. A store is one of:
 
-    - a function that returns a DB-API connection to SQLite or PostgreSQL. Work on this connection and its mark are one
-      transaction, so the work happens exactly once. Each thread has a connection; the application must not commit.
+    - a function that returns a new DB-API connection to SQLite or PostgreSQL. Work on this connection and its mark are
+      one transaction, so the work happens exactly once. Each thread has a connection and one open block; the
+      application must not commit.
     - a client of Redis, `redis.Redis`. The mark is written after the work. The work is repeated if its process dies
       before the mark is written, or if the work takes longer than `claim_seconds`.
 
@@ -78,7 +85,8 @@ class Once:
         """Return a context for the work. Its value is the connection or Redis client, or None for finished work.
 
         An exception in the context removes the mark, so the work is repeated after the redelivery. Raises `UsageError`
-        for an invalid key, `RetryLater` while another process works on the message, and the errors of the store.
+        for an invalid key, for a second block in a thread, and for a block that ended its transaction. Raises
+        `RetryLater` while another process works on the message, and the errors of the store.
         """
         key = self._key(message)
         if not isinstance(key, str) or not 1 <= len(key) <= MOST_KEY or "\0" in key:
@@ -108,18 +116,26 @@ class _DatabaseMarks:
 
     @contextmanager
     def work(self, key: str) -> Iterator[Any]:
+        if getattr(self._threads, "is_busy", False):
+            raise UsageError(
+                "a block is open in this thread; end it before the block of the next message, and do not await in it"
+            )
         connection, placeholder = self._connection()
+        threads = self._threads  # `close` replaces them
+        threads.is_busy = True
         try:
             now_ms = self._clock.now_ms()
             is_first = self._run(connection, _INSERT.format(placeholder), self._group, key, now_ms) == 1
-            if getattr(connection, "in_transaction", True) is False:
-                raise UsageError("the database connection commits each statement by itself; switch autocommit off")
             yield connection if is_first else None
+            _check_open(connection)
             connection.commit()
-            self._clean(connection, placeholder, now_ms)
         except BaseException:
             self._roll_back(connection)
             raise
+        else:
+            self._clean(connection, placeholder, now_ms)
+        finally:
+            threads.is_busy = False
 
     def close(self) -> None:
         self._threads = threading.local()
@@ -132,21 +148,32 @@ class _DatabaseMarks:
         found: tuple[Any, str] | None = getattr(self._threads, "found", None)
         if found is None:
             connection = self._connect()
+            if any(connection is each for each in self._open):
+                raise UsageError("the function returned the connection of another thread; return a new one each time")
             self._open.append(connection)
-            driver = type(connection).__module__.partition(".")[0]
-            style = getattr(import_module(driver), "paramstyle", None)
-            if style not in _PLACEHOLDERS:
-                raise UsageError(
-                    f"connections of {driver} are not supported; use those of sqlite3 or psycopg, or pass a client of "
-                    "Redis itself instead of a function"
-                )
-            if getattr(connection, "autocommit", False) is True:
-                raise UsageError(
-                    "the database connection has autocommit=True; switch it off: work and mark must be one transaction"
-                )
-            self._make_table(connection)
-            found = self._threads.found = connection, _PLACEHOLDERS[style]
+            try:
+                found = connection, _placeholder(connection)
+                self._prepare(connection)
+            except BaseException:
+                self._drop(connection)
+                raise
+            self._threads.found = found
         return found
+
+    def _prepare(self, connection: Any) -> None:
+        """Create the table if it is missing, and refuse a connection that commits each statement."""
+        try:
+            self._run(connection, _PROBE)  # an account that may not create tables can use the table of another
+        except Exception:  # noqa: BLE001  each driver has its own error for a missing table
+            connection.rollback()
+            self._make_table(connection)
+            self._run(connection, _PROBE)
+        if _state(connection) == _IDLE:
+            raise UsageError(
+                "the database connection commits each statement by itself; switch autocommit off: work and mark must "
+                "be one transaction"
+            )
+        connection.rollback()
 
     def _make_table(self, connection: Any) -> None:
         try:
@@ -158,10 +185,14 @@ class _DatabaseMarks:
         connection.commit()
 
     def _clean(self, connection: Any, placeholder: str, now_ms: int) -> None:
-        if self._clock.monotonic() >= self._clean_at:
-            self._clean_at = self._clock.monotonic() + CLEANING_SECONDS
+        if self._clock.monotonic() < self._clean_at:
+            return
+        self._clean_at = self._clock.monotonic() + CLEANING_SECONDS
+        try:
             self._run(connection, _CLEAN.format(placeholder), self._group, now_ms - self._window_ms)
             connection.commit()
+        except Exception:  # noqa: BLE001  the work is committed: old marks are deleted an hour later
+            self._roll_back(connection)
 
     def _roll_back(self, connection: Any) -> None:
         """Undo the work and its mark. A failing connection is closed, and the next work opens another connection."""
@@ -169,9 +200,12 @@ class _DatabaseMarks:
             connection.rollback()
         except Exception:  # noqa: BLE001  the first error is raised
             self._threads.found = None
-            with contextlib.suppress(Exception):
-                self._open.remove(connection)
-                connection.close()
+            self._drop(connection)
+
+    def _drop(self, connection: Any) -> None:
+        with contextlib.suppress(Exception):
+            self._open.remove(connection)
+            connection.close()
 
     @staticmethod
     def _run(connection: Any, statement: str, *values: object) -> int:
@@ -179,6 +213,48 @@ class _DatabaseMarks:
         with closing(connection.cursor()) as cursor:
             cursor.execute(statement, values)
             return int(cursor.rowcount)
+
+
+def _placeholder(connection: Any) -> str:
+    """Return the placeholder of values in the statements of the connection's driver."""
+    if isawaitable(connection):
+        _close(connection)
+        raise UsageError("the function is for asyncio; return a connection that waits for its database by itself")
+    drivers = [each.__module__.partition(".")[0] for each in type(connection).__mro__]
+    for driver in drivers:  # a class of the application may extend the driver's
+        style = None if driver in _MYSQL else getattr(import_module(driver), "paramstyle", None)
+        if style in _PLACEHOLDERS:
+            return _PLACEHOLDERS[style]
+    raise UsageError(
+        f"connections of {drivers[0]} are not supported; use those of sqlite3 or psycopg, or pass a client of "
+        "Redis itself instead of a function"
+    )
+
+
+def _close(awaitable: Any) -> None:
+    """Close a coroutine that is not awaited, so that Python does not warn of it."""
+    with contextlib.suppress(AttributeError):
+        awaitable.close()
+
+
+def _state(connection: Any) -> int:
+    """Return the state of the connection's transaction. The answer is `_IN_TRANSACTION` for an unknown driver."""
+    if hasattr(connection, "in_transaction"):  # sqlite3
+        return _IN_TRANSACTION if connection.in_transaction else _IDLE
+    return int(getattr(getattr(connection, "info", None), "transaction_status", _IN_TRANSACTION))
+
+
+def _check_open(connection: Any) -> None:
+    """Raise `UsageError` if a commit would not write the mark with all of the work."""
+    if _state(connection) == _IDLE:
+        raise UsageError(
+            "the block has ended the transaction; use neither commit, rollback nor `with connection` in the block"
+        )
+    if _state(connection) == _FAILED:
+        raise UsageError(
+            "a statement in the block has failed, so the database refuses to commit; let the block raise the error, or "
+            "put the statement into a savepoint (`with connection.transaction()`)"
+        )
 
 
 class _RedisMarks:
@@ -193,14 +269,19 @@ class _RedisMarks:
     @contextmanager
     def work(self, key: str) -> Iterator[Any]:
         name, claim = f"pyromq:done:{self._group}:{key}", uuid4().hex
-        if not self._client.set(name, claim, nx=True, px=self._claim_ms):
+        claimed = self._client.set(name, claim, nx=True, px=self._claim_ms)
+        if isawaitable(claimed):
+            _close(claimed)
+            raise UsageError("this client of Redis is for asyncio; pass a `redis.Redis`")
+        if not claimed:
             if self._client.get(name) not in (_DONE, _DONE.decode()):  # a client may decode its replies
-                raise RetryLater(f"the work for {key} is in progress in another process", delay_level=3)
+                raise RetryLater(f"the work for {key} is in progress in another process")
             yield None
             return
         try:
             yield self._client
         except BaseException:
-            self._client.eval(_RELEASE, 1, name, claim)
+            with contextlib.suppress(Exception):  # the work's error is raised; the claim ends after `claim_seconds`
+                self._client.eval(_RELEASE, 1, name, claim)
             raise
         self._client.set(name, _DONE, px=self._window_ms)

@@ -68,7 +68,7 @@ class Command(click.Command):
                 raise click.UsageError(f"there is no option {number}{advice}", ctx) from error
             raise click.UsageError(_unknown_option(name, self, ctx), ctx) from error
         for param in () if ctx.resilient_parsing else self.get_params(ctx):
-            if param.type is click.STRING and param.name is not None:
+            if isinstance(param.type, click.Path | type(click.STRING)) and param.name is not None:
                 _check_not_blank(param, ctx.params.get(param.name), ctx)
         return rest
 

@@ -136,3 +136,13 @@ def test_exports_are_json_on_the_terminal_or_in_a_file(cli, served, tmp_path):
     environment = json.loads(cli("export", "metrics").out)["evaluateReport"]["broker-a"]["runtimeEnv"]
     assert int(environment["cpuNum"]) > 0 and int(environment["totalMemKBytes"]) > 0
     assert cli("export", "settings", "--cluster", "nowhere").code == 1
+
+
+def test_the_file_of_an_export_is_checked_and_named(cli, served, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert "it is empty" in cli("export", "settings", "--file", "").err
+    assert "File '.' is a directory" in cli("export", "settings", "--file", ".").err
+    assert json.loads(cli("export", "settings", "--file", "-").out)
+    assert list(tmp_path.iterdir()) == []
+    assert "No space left on device" in (refused := cli("export", "settings", "--file", "/dev/full").err)
+    assert "/dev/full" in refused

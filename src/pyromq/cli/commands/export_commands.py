@@ -21,7 +21,10 @@ def export() -> None:
 
 _cluster_option = click.option("--cluster", help="Only this cluster. [default: all brokers]")
 _file_option = click.option(
-    "--file", "path", type=click.Path(dir_okay=False, path_type=Path), help="Output file. [default: standard output]"
+    "--file",
+    "path",
+    type=click.Path(dir_okay=False, allow_dash=True),  # a text, so that an empty one is refused
+    help="Output file. [default: standard output]",
 )
 
 
@@ -29,7 +32,7 @@ _file_option = click.option(
 @_cluster_option
 @_file_option
 @namesrv_option
-def settings(cluster: str | None, path: Path | None, namesrv: str) -> None:
+def settings(cluster: str | None, path: str | None, namesrv: str) -> None:
     """Export the masters' main settings."""
     with Admin(namesrv, connections=connections()) as admin:
         _write(admin.exports.settings(cluster), path)
@@ -40,7 +43,7 @@ def settings(cluster: str | None, path: Path | None, namesrv: str) -> None:
 @click.option("--all", "everything", is_flag=True, help="Include retry and dead-letter topics.")
 @_file_option
 @namesrv_option
-def metadata(cluster: str | None, everything: bool, path: Path | None, namesrv: str) -> None:
+def metadata(cluster: str | None, everything: bool, path: str | None, namesrv: str) -> None:
     """Export topics and consumer groups, without built-in ones."""
     with Admin(namesrv, connections=connections()) as admin:
         _write(admin.exports.metadata(cluster, of_groups=everything), path)
@@ -50,15 +53,18 @@ def metadata(cluster: str | None, everything: bool, path: Path | None, namesrv: 
 @_cluster_option
 @_file_option
 @namesrv_option
-def metrics(cluster: str | None, path: Path | None, namesrv: str) -> None:
+def metrics(cluster: str | None, path: str | None, namesrv: str) -> None:
     """Export load and size of each master broker, and the totals."""
     with Admin(namesrv, connections=connections()) as admin:
         _write(admin.exports.metrics(cluster), path)
 
 
-def _write(exported: Mapping[str, Any], path: Path | None) -> None:
+def _write(exported: Mapping[str, Any], path: str | None) -> None:
     text = as_json(exported, indent=2)
-    if path is None:
+    if path is None or path == "-":
         click.echo(text)
-    else:
-        path.write_text(f"{text}\n", encoding="utf-8")
+        return
+    try:
+        Path(path).write_text(f"{text}\n", encoding="utf-8")
+    except OSError as error:  # a full disk's error has no name
+        raise OSError(error.errno, error.strerror, path) from None

@@ -345,6 +345,17 @@ async def test_a_refused_topic_does_not_keep_back_messages_of_other_topics(clust
     assert f"topic {LONG} from broker broker-a: group workers cannot pop topic" in refused
 
 
+async def test_refusals_of_an_unsubscribed_topic_are_forgotten(cluster, producer, consumer, caplog):
+    consumer.subscribe("orders")
+    await producer.send(Message("orders", b"one"))
+    for _ in range(2):  # without `unsubscribe` the second refusal would not be logged
+        consumer.subscribe("absent")
+        for _ in range(2):
+            await consumer.receive(1, wait_seconds=0)
+        consumer.unsubscribe("absent")
+    assert len(warnings_of(caplog)) == 2
+
+
 async def test_a_receive_of_only_refused_topics_raises_the_refusal(cluster, consumer):
     await (await cluster.admin()).create_topic(LONG, 1)
     consumer.subscribe(LONG)

@@ -83,7 +83,7 @@ class AsyncSimpleConsumer(AsyncLifespan):
         self._clock = clock = clock or SystemClock()
         self._topics: dict[str, tuple[Wanted, Callable[[bytes], Any] | None, int]] = {}
         self._turn = 0
-        self._refusals: dict[str, str] = {}  # latest refusal by topic and broker; a refusal is logged once
+        self._refusals: dict[str, dict[str, str]] = {}  # latest refusal by topic and broker; a refusal is logged once
         self.damaged_count = 0  # damaged records received since the start, also repeatedly
         nothing = ConsumerInternals(config, {}, self._entry, dict, dict, lambda offsets: None, lambda: None)
         self._status = ConsumerStatusProcessor(nothing, clock, names)
@@ -125,8 +125,9 @@ class AsyncSimpleConsumer(AsyncLifespan):
 
     def unsubscribe(self, topic: str) -> None:
         """Receive no more messages of the topic. Raises `UsageError` for a topic without a subscription."""
-        if self._topics.pop(self._names.unwrap(topic), None) is None:
-            raise UsageError(f"topic {topic!r} is not subscribed to; subscribed topics: {sorted(self._topics)}")
+        topic = self._known(topic)
+        del self._topics[topic]
+        self._refusals.pop(topic, None)
         self._announce_soon()
 
     async def start(self) -> None:
@@ -235,10 +236,10 @@ class AsyncSimpleConsumer(AsyncLifespan):
             try:
                 found = await self._readable(topic)
             except (TopicNotFound, Unavailable) as error:
-                self._note(f"of topic {topic}", str(error))
+                self._note(topic, "", str(error))
                 failure = error
             else:
-                self._note(f"of topic {topic}", None)
+                self._note(topic, "", None)
                 places += found
         if failure is not None and not places:
             raise failure
@@ -265,7 +266,6 @@ class AsyncSimpleConsumer(AsyncLifespan):
         """Return messages of the first place that has messages. Raises the error of a place if every place fails."""
         failures: list[MQError] = []
         for place in places:
-            where = f"of topic {place.topic} from broker {place.broker_name}"
             try:
                 popped = await self._pop(place, count, invisible_ms)
             except Unavailable as error:
@@ -273,10 +273,10 @@ class AsyncSimpleConsumer(AsyncLifespan):
                 failures.append(error)
                 continue
             except BrokerError as error:
-                self._note(where, str(error))
+                self._note(place.topic, place.broker_name, str(error))
                 failures.append(error)
                 continue
-            self._note(where, popped.refusal)
+            self._note(place.topic, place.broker_name, popped.refusal)
             if popped.damaged:
                 self.damaged_count += popped.damaged
                 logger.error("group %s: %d damaged messages in %s", self.group, popped.damaged, place.topic)
@@ -288,13 +288,17 @@ class AsyncSimpleConsumer(AsyncLifespan):
             raise failures[0]
         return []
 
-    def _note(self, where: str, refusal: str | None) -> None:
+    def _note(self, topic: str, broker: str, refusal: str | None) -> None:
         """Log a refusal, unless the latest refusal of the topic and broker has the same text. None means accepted."""
+        if topic not in self._topics:  # unsubscribed meanwhile
+            return
+        refusals = self._refusals.setdefault(topic, {})
         if refusal is None:
-            self._refusals.pop(where, None)
-        elif self._refusals.get(where) != refusal:
-            self._refusals[where] = refusal
-            logger.warning("group %s receives nothing %s: %s", self.group, where, refusal)
+            refusals.pop(broker, None)
+        elif refusals.get(broker) != refusal:
+            refusals[broker] = refusal
+            where = f"topic {topic} from broker {broker}" if broker else f"topic {topic}"
+            logger.warning("group %s receives nothing of %s: %s", self.group, where, refusal)
 
     async def _pop(self, place: PopPlace, count: int, invisible_ms: int) -> Popped:
         """Pop. After a cancellation, the messages become visible again as soon as the broker has answered."""

@@ -306,6 +306,16 @@ def test_a_docstring_begins_with_a_line_of_whole_sentences():
     assert broken_off == []
 
 
+def test_a_docstring_of_compiled_code_begins_with_a_line_of_whole_sentences():
+    broken_off = [
+        f"{path.name}: {lines[0]}"
+        for path in sorted(SOURCES.rglob("*.pyx"))
+        for text in re.findall(r'^ *"""(\S.*?)"""', path.read_text(), re.MULTILINE | re.DOTALL)
+        if not (lines := text.splitlines())[0].endswith((".", ":", "?")) or "".join(lines[1:2]).strip()
+    ]
+    assert broken_off == []
+
+
 def test_every_long_test_has_a_target():
     recipes = (SOURCES.parent / "Makefile").read_text().splitlines()
     given = {path for line in recipes if re.search(r"-m (soak|\"soak or)", line) for path in line.split()}

@@ -255,8 +255,10 @@ cdef inline bint _is_name(const char* text, const char* end, const char* name, P
 
 
 cdef int64_t _due_ms(const Record* record, const char* wish, int64_t now_ms) noexcept nogil:
-    """Return the due time (ms since 1970) of a delivery time property; -1 for another property or for other characters
-    than digits."""
+    """Return the due time (ms since 1970) of a delivery time property.
+
+    Returns -1 for another property, and for other characters than digits.
+    """
     cdef const char* text = record.properties
     cdef const char* end = text + record.properties_size
     cdef const char* p = wish + 1

@@ -1,5 +1,6 @@
 """What `dir(pyromq)` shows a user: the public names, all of which can be had, and no machinery."""
 
+import ast
 import inspect
 import typing
 
@@ -24,6 +25,13 @@ PARTS = [
 def test_only_public_names_are_shown_and_each_can_be_had():
     assert [name for name in dir(pyromq) if name not in pyromq.__all__] == ["__version__"]
     assert all(getattr(pyromq, name) for name in pyromq.__all__)
+
+
+def test_type_checkers_and_programs_find_each_name_in_the_same_module():
+    tree = ast.parse(inspect.getsource(pyromq))
+    block = next(node for node in tree.body if isinstance(node, ast.If))
+    checked = {alias.name: node.module for node in block.body for alias in node.names}
+    assert checked == pyromq._HOME
 
 
 def test_every_error_is_a_public_name():

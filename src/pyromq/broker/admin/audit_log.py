@@ -22,27 +22,10 @@ from pyromq.broker.shared_state import SharedState
 from pyromq.clock import Clock
 from pyromq.errors import MQError, ResponseCode
 from pyromq.logs import logger_of
+from pyromq.remoting import headers
 from pyromq.remoting.bodies import REQUEST, GroupConfig, decode_body
 from pyromq.remoting.codes import RequestCode
 from pyromq.remoting.header import Header, request_headers, wire_fields
-from pyromq.remoting.headers import (
-    AcceptLoss,
-    CleanQueues,
-    CleanTopics,
-    CloneGroupOffset,
-    ConsumeDirectly,
-    CreateTopic,
-    DeleteExpiredLog,
-    DeleteGroup,
-    DeleteTopic,
-    HandOver,
-    ResetOffset,
-    ResumeHalfMessage,
-    SaveAccount,
-    SaveBrokerSettings,
-    SaveGroup,
-    SaveWhiteList,
-)
 from pyromq.remoting.hooks import RemotingOutcome, RemotingRequest
 from pyromq.remoting.properties import parse_properties
 from pyromq.store.disk import Disk
@@ -52,22 +35,22 @@ logger = logger_of(__name__)
 
 # Requests that change something. Queries are not logged: monitoring sends them every few seconds.
 AUDITED = (
-    AcceptLoss,
-    CleanQueues,
-    CleanTopics,
-    CloneGroupOffset,
-    ConsumeDirectly,
-    CreateTopic,
-    DeleteExpiredLog,
-    DeleteGroup,
-    DeleteTopic,
-    HandOver,
-    ResetOffset,
-    ResumeHalfMessage,
-    SaveAccount,
-    SaveBrokerSettings,
-    SaveGroup,
-    SaveWhiteList,
+    headers.AcceptLoss,
+    headers.CleanQueues,
+    headers.CleanTopics,
+    headers.CloneGroupOffset,
+    headers.ConsumeDirectly,
+    headers.CreateTopic,
+    headers.DeleteExpiredLog,
+    headers.DeleteGroup,
+    headers.DeleteTopic,
+    headers.HandOver,
+    headers.ResetOffset,
+    headers.ResumeHalfMessage,
+    headers.SaveAccount,
+    headers.SaveBrokerSettings,
+    headers.SaveGroup,
+    headers.SaveWhiteList,
 )
 # A field whose name contains one of these is logged without its value.
 SECRETS = ("secret", "password", "signature", "token")
@@ -208,9 +191,9 @@ def _named(request: RemotingRequest) -> dict[str, str]:
     The result is {} if the body names no objects, or is unreadable.
     """
     try:
-        if request.code == SaveGroup.code:
+        if request.code == headers.SaveGroup.code:
             return {"group": decode_body(GroupConfig, request.body, REQUEST).name}
-        if request.code == SaveBrokerSettings.code and len(request.body) <= MOST_SETTINGS_BYTES:
+        if request.code == headers.SaveBrokerSettings.code and len(request.body) <= MOST_SETTINGS_BYTES:
             return {"settings": ", ".join(parse_properties(request.body.decode()))}
     except (MQError, UnicodeDecodeError):
         pass

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from pyromq.net.connection_config import ConnectionConfig
 
 F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
 
 DEFAULT_NAMESRV = "127.0.0.1:9876"
 NAMESRV = "NAMESRV_ADDR"
@@ -46,6 +48,20 @@ def namesrv_option(command: F) -> F:
         callback=_note_namesrv,
     )
     return connection_options(hidden=True)(option(command))
+
+
+def with_admin(command: Callable[..., T]) -> Callable[..., T]:
+    """Add `--namesrv` and the connection options; the command's first argument is a connected `Admin`."""
+
+    @namesrv_option
+    @wraps(command)
+    def run(namesrv: str, *args: Any, **kwargs: Any) -> T:
+        from pyromq import Admin  # imported late, as in `connections`
+
+        with Admin(namesrv, connections=connections()) as admin:
+            return command(admin, *args, **kwargs)
+
+    return run
 
 
 def metrics_options(command: F) -> F:

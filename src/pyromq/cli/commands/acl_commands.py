@@ -10,7 +10,7 @@ import click
 from pyromq import Admin
 from pyromq.cli.cluster_names import TOPIC_NAME
 from pyromq.cli.command_tree import Group
-from pyromq.cli.connection_options import connections, namesrv_option, secret_in
+from pyromq.cli.connection_options import connections, namesrv_option, secret_in, with_admin
 from pyromq.cli.prompts import confirm, yes_option
 from pyromq.cli.ranges import ANY_TEXT
 from pyromq.cli.render import output_option, show_rows
@@ -30,12 +30,11 @@ def acl() -> None:
 
 @acl.command("list")
 @_broker_option
-@namesrv_option
+@with_admin
 @output_option
-def list_accounts(broker: str | None, namesrv: str, output: str) -> None:
+def list_accounts(admin: Admin, broker: str | None, output: str) -> None:
     """List accounts and their rights, never secrets. The last rows are addresses that need no account."""
-    with Admin(namesrv, connections=connections()) as admin:
-        tables = admin.accounts.tables(broker)
+    tables = admin.accounts.tables(broker)
     rows: list[dict[str, Any]] = [
         {
             "broker": name,
@@ -112,13 +111,12 @@ def set_account(account: str, new_secret: str | None, broker: str | None, namesr
 @click.argument("account")
 @yes_option
 @_broker_option
-@namesrv_option
-def delete(account: str, yes: bool, broker: str | None, namesrv: str) -> None:
+@with_admin
+def delete(admin: Admin, account: str, yes: bool, broker: str | None) -> None:
     """Delete ACCOUNT: its later requests are refused."""
-    with Admin(namesrv, connections=connections()) as admin:
-        if not yes:
-            confirm(f"delete account {account}?")
-        admin.accounts.delete(account, broker=broker)
+    if not yes:
+        confirm(f"delete account {account}?")
+    admin.accounts.delete(account, broker=broker)
     click.echo(f"account {account} is deleted")
 
 
@@ -126,15 +124,14 @@ def delete(account: str, yes: bool, broker: str | None, namesrv: str) -> None:
 @click.argument("account")
 @click.argument("topic", type=TOPIC_NAME)
 @_broker_option
-@namesrv_option
+@with_admin
 @output_option
-def check(account: str, topic: str, broker: str | None, namesrv: str, output: str) -> None:
+def check(admin: Admin, account: str, topic: str, broker: str | None, output: str) -> None:
     """Show whether ACCOUNT may send to TOPIC and read it, and the setting that decides.
 
     To read, an account also needs SUB on a group.
     """
-    with Admin(namesrv, connections=connections()) as admin:
-        rights = admin.accounts.rights(account, topic, broker=broker)
+    rights = admin.accounts.rights(account, topic, broker=broker)
     rows = [
         {
             "broker": each.broker,

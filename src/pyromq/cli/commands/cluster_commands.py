@@ -10,7 +10,7 @@ import click
 from pyromq import Admin
 from pyromq.cli.command_tree import Group
 from pyromq.cli.commands.replica_commands import failover, replicas
-from pyromq.cli.connection_options import connections, namesrv_option
+from pyromq.cli.connection_options import connections, namesrv_option, with_admin
 from pyromq.cli.ranges import ANY_TEXT, WholeNumber
 from pyromq.cli.render import output_option, show_record, show_rows
 from pyromq.client.admin.servers import RoundTrip
@@ -35,12 +35,11 @@ cluster.add_command(failover)
 
 
 @cluster.command("list")
-@namesrv_option
+@with_admin
 @output_option
-def list_brokers(namesrv: str, output: str) -> None:
+def list_brokers(admin: Admin, output: str) -> None:
     """List the registered brokers."""
-    with Admin(namesrv, connections=connections()) as admin:
-        table = admin.cluster()
+    table = admin.cluster()
     rows = [
         {"cluster": broker.cluster, "broker": name, "id": broker_id, "address": address}
         for name, broker in sorted(table.brokers.items())
@@ -51,22 +50,20 @@ def list_brokers(namesrv: str, output: str) -> None:
 
 @cluster.command()
 @click.argument("broker", required=False)
-@namesrv_option
+@with_admin
 @output_option
-def show(broker: str | None, namesrv: str, output: str) -> None:
+def show(admin: Admin, broker: str | None, output: str) -> None:
     """Show state and counters of BROKER (a name or HOST:PORT), or of all brokers."""
-    with Admin(namesrv, connections=connections()) as admin:
-        _show_each(answers_of(admin, broker, admin.broker_runtime), output)
+    _show_each(answers_of(admin, broker, admin.broker_runtime), output)
 
 
 @cluster.command()
 @click.argument("broker", required=False)
-@namesrv_option
+@with_admin
 @output_option
-def settings(broker: str | None, namesrv: str, output: str) -> None:
+def settings(admin: Admin, broker: str | None, output: str) -> None:
     """Show the settings of BROKER (a name or HOST:PORT), or of all brokers."""
-    with Admin(namesrv, connections=connections()) as admin:
-        _show_each(answers_of(admin, broker, admin.broker_config), output)
+    _show_each(answers_of(admin, broker, admin.broker_config), output)
 
 
 @cluster.command("set")
@@ -135,13 +132,11 @@ def namesrv() -> None:
 
 
 @namesrv.command("settings")
-@namesrv_option
+@with_admin
 @output_option
-def namesrv_settings(namesrv: str, output: str) -> None:
+def namesrv_settings(admin: Admin, output: str) -> None:
     """Show the settings of each name server."""
-    with Admin(namesrv, connections=connections()) as admin:
-        found = admin.servers.name_server_settings()
-    _show_each(found, output)
+    _show_each(admin.servers.name_server_settings(), output)
 
 
 @namesrv.command("set")
@@ -164,29 +159,27 @@ def change_namesrv_settings(changes: tuple[str, ...], namesrv: str) -> int:
 
 @cluster.command()
 @click.argument("broker", required=False)
-@namesrv_option
-def clean(broker: str | None, namesrv: str) -> None:
+@with_admin
+def clean(admin: Admin, broker: str | None) -> None:
     """Remove queues of deleted topics, and queues whose messages have all expired, on BROKER or all brokers."""
-    with Admin(namesrv, connections=connections()) as admin:
-        for address in addresses_of(admin, broker):
-            admin.servers.clean_topics(address)
-            admin.servers.clean_queues(address)
-            click.echo(f"{address} has removed unused queues")
+    for address in addresses_of(admin, broker):
+        admin.servers.clean_topics(address)
+        admin.servers.clean_queues(address)
+        click.echo(f"{address} has removed unused queues")
 
 
 @cluster.command()
 @click.argument("name")
 @click.argument("key")
 @click.argument("broker", required=False)
-@namesrv_option
+@with_admin
 @output_option
-def statistic(name: str, key: str, broker: str | None, namesrv: str, output: str) -> None:
+def statistic(admin: Admin, name: str, key: str, broker: str | None, output: str) -> None:
     """Show counter NAME of KEY on BROKER or all brokers, for example TOPIC_PUT_NUMS of a topic.
 
     The key of GROUP_GET_NUMS is TOPIC@GROUP.
     """
-    with Admin(namesrv, connections=connections()) as admin:
-        found = answers_of(admin, broker, lambda address: admin.servers.statistic(address, name, key))
+    found = answers_of(admin, broker, lambda address: admin.servers.statistic(address, name, key))
     rows = [
         {
             "address": address,
@@ -206,12 +199,11 @@ def statistic(name: str, key: str, broker: str | None, namesrv: str, output: str
 @click.argument("broker", required=False)
 @click.option("--least", type=int, default=0, show_default=True, help="Only queues with at least this lag.")
 @click.option("--ordered", is_flag=True, help="Only ordered topics.")
-@namesrv_option
+@with_admin
 @output_option
-def lag(broker: str | None, least: int, ordered: bool, namesrv: str, output: str) -> None:
+def lag(admin: Admin, broker: str | None, least: int, ordered: bool, output: str) -> None:
     """Show the offsets and lag of all groups on BROKER or all brokers, by queue."""
-    with Admin(namesrv, connections=connections()) as admin:
-        found = answers_of(admin, broker, lambda each: admin.servers.progress(each, ordered_only=ordered)).values()
+    found = answers_of(admin, broker, lambda each: admin.servers.progress(each, ordered_only=ordered)).values()
     rows = [
         {
             "topic": queue.topic,
@@ -240,16 +232,15 @@ def lag(broker: str | None, least: int, ordered: bool, namesrv: str, output: str
 )
 @click.option("--size", type=WholeNumber(1, 4 << 20), default=128, show_default=True, help="Bytes of a message.")
 @click.option("--each", is_flag=True, help="Show every message.")
-@namesrv_option
+@with_admin
 @output_option
-def round_trips(topics: tuple[str, ...], count: int, size: int, each: bool, namesrv: str, output: str) -> int:
+def round_trips(admin: Admin, topics: tuple[str, ...], count: int, size: int, each: bool, output: str) -> int:
     """Measure the round-trip time of sends to TOPICs, or to each broker's own topic.
 
     The exit code is 1 if a send failed.
     """
-    with Admin(namesrv, connections=connections()) as admin:
-        names = topics or sorted(admin.cluster().brokers)
-        found = {name: admin.servers.round_trips(name, count=count, size=size) for name in names}
+    names = topics or sorted(admin.cluster().brokers)
+    found = {name: admin.servers.round_trips(name, count=count, size=size) for name in names}
     if each:
         rows = [_trip_row(trip) for trips in found.values() for trip in trips]
     else:
@@ -324,12 +315,11 @@ def _show_each(figures: Mapping[str, Mapping[str, str]], output: str) -> None:
 
 @cluster.command()
 @click.argument("broker")
-@namesrv_option
-def wipe(broker: str, namesrv: str) -> None:
+@with_admin
+def wipe(admin: Admin, broker: str) -> None:
     """Remove BROKER's write permission: producers stop sending to it, consumers continue."""
-    with Admin(namesrv, connections=connections()) as admin:
-        addresses_of(admin, broker)  # name servers answer 0 topics for an unknown broker
-        count = admin.wipe_write_permission(broker)
+    addresses_of(admin, broker)  # name servers answer 0 topics for an unknown broker
+    count = admin.wipe_write_permission(broker)
     click.echo(
         f"producers no longer send to {broker} ({counted(count, 'topic')}); undo with `pyromq cluster unwipe {broker}`"
     )
@@ -337,12 +327,11 @@ def wipe(broker: str, namesrv: str) -> None:
 
 @cluster.command()
 @click.argument("broker")
-@namesrv_option
-def unwipe(broker: str, namesrv: str) -> None:
+@with_admin
+def unwipe(admin: Admin, broker: str) -> None:
     """Restore BROKER's write permission, so that producers send to it again."""
-    with Admin(namesrv, connections=connections()) as admin:
-        addresses_of(admin, broker)  # name servers answer 0 topics for an unknown broker
-        count = admin.add_write_permission(broker)
+    addresses_of(admin, broker)  # name servers answer 0 topics for an unknown broker
+    count = admin.add_write_permission(broker)
     click.echo(f"producers send to {broker} again ({counted(count, 'topic')})")
 
 
@@ -353,12 +342,11 @@ def kv() -> None:
 
 @kv.command("list")
 @click.argument("namespace")
-@namesrv_option
+@with_admin
 @output_option
-def list_values(namespace: str, namesrv: str, output: str) -> None:
+def list_values(admin: Admin, namespace: str, output: str) -> None:
     """List the values of NAMESPACE."""
-    with Admin(namesrv, connections=connections()) as admin:
-        values = admin.kv_namespace(namespace)
+    values = admin.kv_namespace(namespace)
     rows = [{"key": key, "value": value} for key, value in sorted(values.items())]
     show_rows(rows, output, empty=f"namespace {namespace} has no values")
 
@@ -367,21 +355,19 @@ def list_values(namespace: str, namesrv: str, output: str) -> None:
 @click.argument("namespace")
 @click.argument("key")
 @click.argument("value", type=ANY_TEXT)
-@namesrv_option
-def put(namespace: str, key: str, value: str, namesrv: str) -> None:
+@with_admin
+def put(admin: Admin, namespace: str, key: str, value: str) -> None:
     """Store VALUE as KEY of NAMESPACE on every name server."""
-    with Admin(namesrv, connections=connections()) as admin:
-        admin.put_kv(namespace, key, value)
+    admin.put_kv(namespace, key, value)
     click.echo(escaped(f"{namespace} {key} is stored"))
 
 
 @kv.command()
 @click.argument("namespace")
 @click.argument("key")
-@namesrv_option
-def delete(namespace: str, key: str, namesrv: str) -> None:
+@with_admin
+def delete(admin: Admin, namespace: str, key: str) -> None:
     """Delete KEY of NAMESPACE on every name server."""
-    with Admin(namesrv, connections=connections()) as admin:
-        known = admin.kv(namespace, key)
-        admin.delete_kv(namespace, key)
+    known = admin.kv(namespace, key)
+    admin.delete_kv(namespace, key)
     click.echo(escaped(f"{namespace} {key} {'had no value' if known is None else 'is deleted'}"))

@@ -10,7 +10,7 @@ import click
 
 from pyromq import Admin
 from pyromq.cli.command_tree import Group
-from pyromq.cli.connection_options import connections, namesrv_option
+from pyromq.cli.connection_options import with_admin
 from pyromq.cli.render import as_json
 
 
@@ -31,32 +31,29 @@ _file_option = click.option(
 @export.command()
 @_cluster_option
 @_file_option
-@namesrv_option
-def settings(cluster: str | None, path: str | None, namesrv: str) -> None:
+@with_admin
+def settings(admin: Admin, cluster: str | None, path: str | None) -> None:
     """Export the masters' main settings."""
-    with Admin(namesrv, connections=connections()) as admin:
-        _write(admin.exports.settings(cluster), path)
+    _write(admin.exports.settings(cluster), path)
 
 
 @export.command()
 @_cluster_option
 @click.option("--all", "everything", is_flag=True, help="Include retry and dead-letter topics.")
 @_file_option
-@namesrv_option
-def metadata(cluster: str | None, everything: bool, path: str | None, namesrv: str) -> None:
+@with_admin
+def metadata(admin: Admin, cluster: str | None, everything: bool, path: str | None) -> None:
     """Export topics and consumer groups, without built-in ones."""
-    with Admin(namesrv, connections=connections()) as admin:
-        _write(admin.exports.metadata(cluster, of_groups=everything), path)
+    _write(admin.exports.metadata(cluster, of_groups=everything), path)
 
 
 @export.command()
 @_cluster_option
 @_file_option
-@namesrv_option
-def metrics(cluster: str | None, path: str | None, namesrv: str) -> None:
+@with_admin
+def metrics(admin: Admin, cluster: str | None, path: str | None) -> None:
     """Export load and size of each master broker, and the totals."""
-    with Admin(namesrv, connections=connections()) as admin:
-        _write(admin.exports.metrics(cluster), path)
+    _write(admin.exports.metrics(cluster), path)
 
 
 def _write(exported: Mapping[str, Any], path: str | None) -> None:

@@ -14,7 +14,7 @@ from msgspec import UNSET
 from pyromq import Admin
 from pyromq.cli.cluster_names import GROUP_NAME, TOPIC_NAME
 from pyromq.cli.command_tree import Group
-from pyromq.cli.connection_options import connections, namesrv_option
+from pyromq.cli.connection_options import connections, namesrv_option, with_admin
 from pyromq.cli.progress_line import ProgressLine
 from pyromq.cli.prompts import confirm, yes_option
 from pyromq.cli.ranges import WholeNumber
@@ -103,14 +103,13 @@ def _changes(broker: str, old: GroupConfig | None, new: GroupConfig) -> Iterator
 @group.command()
 @click.argument("name", type=GROUP_NAME)
 @yes_option
-@namesrv_option
-def delete(name: str, yes: bool, namesrv: str) -> None:
+@with_admin
+def delete(admin: Admin, name: str, yes: bool) -> None:
     """Delete group NAME and its offsets on all brokers."""
-    with Admin(namesrv, connections=connections()) as admin:
-        check_known(admin, name)
-        if not yes:
-            confirm(f"delete group {name} and its offsets?")
-        admin.delete_group(name)
+    check_known(admin, name)
+    if not yes:
+        confirm(f"delete group {name} and its offsets?")
+    admin.delete_group(name)
     click.echo(f"group {name} is deleted")
 
 
@@ -123,11 +122,11 @@ def check_known(admin: Admin, name: str) -> None:
 
 @group.command("list")
 @click.option("--all", "everything", is_flag=True, help="Include built-in groups.")
-@namesrv_option
+@with_admin
 @output_option
-def list_groups(everything: bool, namesrv: str, output: str) -> None:
+def list_groups(admin: Admin, everything: bool, output: str) -> None:
     """List consumer groups with members, lag and delay, the age of the oldest unconsumed message."""
-    with Admin(namesrv, connections=connections()) as admin, ProgressLine("groups", beside_output=True) as progress:
+    with ProgressLine("groups", beside_output=True) as progress:
         found = admin.overviews.groups(shown=progress.show)
     rows = [_overview_row(each) for each in found if everything or not is_system_group(each.group)]
     show_rows(rows, output, empty="no groups; --all shows the built-in ones")
@@ -144,13 +143,12 @@ def _overview_row(each: GroupOverview) -> dict[str, Any]:
 
 @group.command()
 @click.argument("name", type=GROUP_NAME)
-@namesrv_option
+@with_admin
 @output_option
-def settings(name: str, namesrv: str, output: str) -> None:
+def settings(admin: Admin, name: str, output: str) -> None:
     """Show the settings of group NAME on each broker."""
-    with Admin(namesrv, connections=connections()) as admin:
-        check_known(admin, name)
-        configs = admin.group_configs(name)
+    check_known(admin, name)
+    configs = admin.group_configs(name)
     rows = [
         {
             "broker": broker,
@@ -234,13 +232,12 @@ def _line(row: dict[str, Any]) -> str:
 
 @group.command()
 @click.argument("name", type=GROUP_NAME)
-@namesrv_option
+@with_admin
 @output_option
-def show(name: str, namesrv: str, output: str) -> None:
+def show(admin: Admin, name: str, output: str) -> None:
     """Show group NAME: its members, their subscriptions, and lag and lock of each queue."""
-    with Admin(namesrv, connections=connections()) as admin:
-        check_known(admin, name)
-        state, progress = admin.group_state(name), admin.group_progress(name, partial=True)
+    check_known(admin, name)
+    state, progress = admin.group_state(name), admin.group_progress(name, partial=True)
     record: dict[str, Any] = {
         "group": name,
         "online": len(state.members),
@@ -310,13 +307,12 @@ def _queue_rows(progress: list[QueueProgress], locks: list[LockedQueue]) -> list
 @group.command()
 @click.argument("name", type=GROUP_NAME)
 @click.option("-t", "--topic", type=TOPIC_NAME, help="Show only this topic.")
-@namesrv_option
+@with_admin
 @output_option
-def progress(name: str, topic: str | None, namesrv: str, output: str) -> None:
+def progress(admin: Admin, name: str, topic: str | None, output: str) -> None:
     """Show the offsets and lag of group NAME, by queue."""
-    with Admin(namesrv, connections=connections()) as admin:
-        check_known(admin, name)
-        found = admin.group_progress(name, topic, partial=True)
+    check_known(admin, name)
+    found = admin.group_progress(name, topic, partial=True)
     rows = [
         {
             "topic": each.queue.topic,

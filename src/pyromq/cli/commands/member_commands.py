@@ -10,7 +10,7 @@ from pyromq import Admin
 from pyromq.cli.cluster_names import GROUP_NAME, TOPIC_NAME
 from pyromq.cli.command_tree import Group
 from pyromq.cli.commands.cluster_commands import answers_of
-from pyromq.cli.connection_options import connections, namesrv_option
+from pyromq.cli.connection_options import with_admin
 from pyromq.cli.render import output_option, show_record, show_rows
 from pyromq.clock import local_time, whole_ms
 from pyromq.errors import MQError
@@ -25,17 +25,16 @@ def member() -> None:
 
 @member.command("list")
 @click.argument("group", type=GROUP_NAME)
-@namesrv_option
+@with_admin
 @output_option
-def list_members(group: str, namesrv: str, output: str) -> int:
+def list_members(admin: Admin, group: str, output: str) -> int:
     """List the members of GROUP with their rates and problems.
 
     The exit code is 1 if there are problems.
     """
-    with Admin(namesrv, connections=connections()) as admin:
-        online = {each.client_id: each for each in admin.consumer_connection(group).connections}
-        states = admin.members.all_running(group)
-        troubles = admin.members.troubles(states)
+    online = {each.client_id: each for each in admin.consumer_connection(group).connections}
+    states = admin.members.all_running(group)
+    troubles = admin.members.troubles(states)
     rows = [
         {
             "client_id": client_id,
@@ -70,12 +69,11 @@ def _figures(state: ConsumerRunning | MQError) -> dict[str, Any]:
 @click.argument("group", type=GROUP_NAME)
 @click.argument("client_id")
 @click.option("--stacks", is_flag=True, help="Show the stacks of its threads.")
-@namesrv_option
+@with_admin
 @output_option
-def show(group: str, client_id: str, stacks: bool, namesrv: str, output: str) -> None:
+def show(admin: Admin, group: str, client_id: str, stacks: bool, output: str) -> None:
     """Show a member of GROUP: settings, subscriptions, queues, rates."""
-    with Admin(namesrv, connections=connections()) as admin:
-        state = admin.members.running(group, client_id, stacks=stacks)
+    state = admin.members.running(group, client_id, stacks=stacks)
     tables = {
         "subscriptions": [
             {"topic": each.topic, "expression": each.expression, "type": each.expression_type}
@@ -125,12 +123,11 @@ def _queue_row(state: ConsumerRunning, number: int) -> dict[str, Any]:
 @click.argument("group", type=GROUP_NAME)
 @click.argument("topic", type=TOPIC_NAME)
 @click.option("--client", "client_id", help="Show only this member.")
-@namesrv_option
+@with_admin
 @output_option
-def offsets(group: str, topic: str, client_id: str | None, namesrv: str, output: str) -> None:
+def offsets(admin: Admin, group: str, topic: str, client_id: str | None, output: str) -> None:
     """Show the members' own offsets of GROUP in TOPIC, which they commit to brokers later."""
-    with Admin(namesrv, connections=connections()) as admin:
-        found = admin.members.offsets(group, topic, client_id)
+    found = admin.members.offsets(group, topic, client_id)
     rows = [
         {"client_id": client, "broker": queue.broker_name, "queue": queue.queue_id, "offset": offset}
         for client, queues in sorted(found.items())
@@ -144,15 +141,14 @@ def offsets(group: str, topic: str, client_id: str | None, namesrv: str, output:
 @click.argument("client_id")
 @click.argument("message_id")
 @click.option("-t", "--topic", help="Topic of the message. [default: search all topics]")
-@namesrv_option
+@with_admin
 @output_option
-def consume(group: str, client_id: str, message_id: str, topic: str | None, namesrv: str, output: str) -> int:
+def consume(admin: Admin, group: str, client_id: str, message_id: str, topic: str | None, output: str) -> int:
     """Have a member of GROUP consume one message now, given by any of its ids. Offsets and retries do not change.
 
     The exit code is 1 if its listener fails.
     """
-    with Admin(namesrv, connections=connections()) as admin:
-        result = admin.members.consume(group, client_id, message_id, topic=topic)
+    result = admin.members.consume(group, client_id, message_id, topic=topic)
     record = {"result": result.result, "remark": result.remark, "ms": result.spent_ms, "order": result.order}
     show_record(record, output)
     return 0 if result.result in ("CR_SUCCESS", "CR_COMMIT") else 1
@@ -160,12 +156,11 @@ def consume(group: str, client_id: str, message_id: str, topic: str | None, name
 
 @member.command()
 @click.argument("broker", required=False)
-@namesrv_option
+@with_admin
 @output_option
-def producers(broker: str | None, namesrv: str, output: str) -> None:
+def producers(admin: Admin, broker: str | None, output: str) -> None:
     """List the producers connected to BROKER (a name or HOST:PORT), or to all brokers."""
-    with Admin(namesrv, connections=connections()) as admin:
-        found = answers_of(admin, broker, admin.members.producers).values()
+    found = answers_of(admin, broker, admin.members.producers).values()
     rows = {
         (group, each.client_id): {
             "group": group,

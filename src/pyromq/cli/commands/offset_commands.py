@@ -11,7 +11,7 @@ from pyromq import Admin
 from pyromq.cli.cluster_names import GROUP_NAME, TOPIC_NAME
 from pyromq.cli.command_tree import Group
 from pyromq.cli.commands.group_commands import check_known
-from pyromq.cli.connection_options import connections, namesrv_option
+from pyromq.cli.connection_options import connections, namesrv_option, with_admin
 from pyromq.cli.ranges import WholeNumber
 from pyromq.cli.render import output_option, show_rows
 from pyromq.cli.times import END, Start, read_place
@@ -26,12 +26,11 @@ def offset() -> None:
 
 @offset.command()
 @click.argument("topic", type=TOPIC_NAME)
-@namesrv_option
+@with_admin
 @output_option
-def show(topic: str, namesrv: str, output: str) -> None:
+def show(admin: Admin, topic: str, output: str) -> None:
     """Show the first and the next offset of each queue of TOPIC."""
-    with Admin(namesrv, connections=connections()) as admin:
-        statuses = admin.topic_status(topic, partial=True)
+    statuses = admin.topic_status(topic, partial=True)
     rows = [
         {
             "broker": status.queue.broker_name,
@@ -50,23 +49,22 @@ def show(topic: str, namesrv: str, output: str) -> None:
 @click.argument("broker")
 @click.argument("queue_id", type=WholeNumber(0))
 @click.argument("value", metavar="OFFSET", type=WholeNumber(0))
-@namesrv_option
-def set_offset(group: str, topic: str, broker: str, queue_id: int, value: int, namesrv: str) -> None:
+@with_admin
+def set_offset(admin: Admin, group: str, topic: str, broker: str, queue_id: int, value: int) -> None:
     """Set GROUP's offset of one queue of TOPIC, given by broker name and queue id.
 
     Running members ignore the change: stop them first, or use `pyromq offset reset`.
     """
-    with Admin(namesrv, connections=connections()) as admin:
-        check_known(admin, group)
-        statuses = {status.queue: status for status in admin.topic_status(topic)}
-        queue = MessageQueue(topic, broker, queue_id)
-        if queue not in statuses:
-            known = ", ".join(f"{each.broker_name} {each.queue_id}" for each in statuses)
-            raise UsageError(f"topic {topic} has no queue {broker} {queue_id}; it has {known}")
-        least, end = statuses[queue].min_offset, statuses[queue].max_offset
-        if not least <= value <= end:
-            raise UsageError(f"offset {value} is outside queue {queue_id} of {broker}, which has {least} to {end}")
-        admin.commit_offset(group, queue, value)
+    check_known(admin, group)
+    statuses = {status.queue: status for status in admin.topic_status(topic)}
+    queue = MessageQueue(topic, broker, queue_id)
+    if queue not in statuses:
+        known = ", ".join(f"{each.broker_name} {each.queue_id}" for each in statuses)
+        raise UsageError(f"topic {topic} has no queue {broker} {queue_id}; it has {known}")
+    least, end = statuses[queue].min_offset, statuses[queue].max_offset
+    if not least <= value <= end:
+        raise UsageError(f"offset {value} is outside queue {queue_id} of {broker}, which has {least} to {end}")
+    admin.commit_offset(group, queue, value)
     click.echo(f"group {group} is set to offset {value} of {topic}, {broker} queue {queue_id}")
 
 
@@ -99,13 +97,12 @@ def reset(group: str, topic: str, start: Start, namesrv: str, output: str) -> No
 @click.argument("source")
 @click.argument("destination")
 @click.argument("topic", type=TOPIC_NAME)
-@namesrv_option
+@with_admin
 @output_option
-def clone(source: str, destination: str, topic: str, namesrv: str, output: str) -> None:
+def clone(admin: Admin, source: str, destination: str, topic: str, output: str) -> None:
     """Copy the offsets of TOPIC from group SOURCE to group DESTINATION. Running members ignore the change."""
-    with Admin(namesrv, connections=connections()) as admin:
-        check_known(admin, source)
-        offsets = admin.clone_offsets(source, destination, topic)
+    check_known(admin, source)
+    offsets = admin.clone_offsets(source, destination, topic)
     show_rows(_rows(offsets), output, empty=f"group {source} has consumed nothing of {topic}; nothing is changed")
 
 
@@ -116,14 +113,13 @@ def clone(source: str, destination: str, topic: str, namesrv: str, output: str) 
 @click.argument("begin", metavar="OFFSET", type=WholeNumber(0))
 @click.option("-c", "--count", type=WholeNumber(1), default=10, show_default=True, help="Show at most this many.")
 @click.option("-g", "--group", help="Mark the entries that match this group's subscription.")
-@namesrv_option
+@with_admin
 @output_option
 def entries(
-    topic: str, broker: str, queue_id: int, begin: int, count: int, group: str | None, namesrv: str, output: str
+    admin: Admin, topic: str, broker: str, queue_id: int, begin: int, count: int, group: str | None, output: str
 ) -> None:
     """Show consume-queue entries of one queue of TOPIC, starting at OFFSET."""
-    with Admin(namesrv, connections=connections()) as admin:
-        found = admin.queue_entries(MessageQueue(topic, broker, queue_id), begin, count, group=group)
+    found = admin.queue_entries(MessageQueue(topic, broker, queue_id), begin, count, group=group)
     rows = [
         {
             "offset": begin + number,

@@ -8,7 +8,7 @@ import click
 
 from pyromq import Admin
 from pyromq.cli.command_tree import Command
-from pyromq.cli.connection_options import connections, namesrv_option
+from pyromq.cli.connection_options import with_admin
 from pyromq.cli.prompts import confirm, yes_option
 from pyromq.cli.ranges import WholeNumber
 from pyromq.cli.render import as_json, output_option, show_record, show_rows
@@ -24,15 +24,14 @@ _DEFAULT_REASON = "pyromq cluster failover --accept-loss"
 
 @click.command(cls=Command)
 @click.argument("set_name", metavar="SET")
-@namesrv_option
+@with_admin
 @output_option
-def replicas(set_name: str, namesrv: str, output: str) -> int:
+def replicas(admin: Admin, set_name: str, output: str) -> int:
     """Show the replicas of SET, a broker name: master, in-sync list, ends and lags.
 
     The exit code is 1 if the set has no master or two, and if it refuses sends.
     """
-    with Admin(namesrv, connections=connections()) as admin:
-        found = admin.replica_sets.state(set_name)
+    found = admin.replica_sets.state(set_name)
     status = found.best
     troubles = _troubles(found)
     rows = [_row(each) for each in found.replicas]
@@ -58,23 +57,22 @@ def replicas(set_name: str, namesrv: str, output: str) -> int:
 )
 @click.option("--reason", default=_DEFAULT_REASON, help="Why the loss is accepted; the set's record keeps it for ever.")
 @yes_option
-@namesrv_option
-def failover(set_name: str, number: int, accept_loss: bool, reason: str, yes: bool, namesrv: str) -> None:
+@with_admin
+def failover(admin: Admin, set_name: str, number: int, accept_loss: bool, reason: str, yes: bool) -> None:
     """Make another replica of SET, a broker name, the master.
 
     Without --accept-loss nothing is lost: the master hands over to a replica that is in sync. With --accept-loss a set
     without a master gets one, although the replica may lack confirmed messages.
     """
-    with Admin(namesrv, connections=connections()) as admin:
-        if accept_loss:
-            found = admin.replica_sets.state(set_name)
-            electable(found, number)
-            if not yes:
-                confirm(_question(found, number))
-            seconds = admin.replica_sets.accept_loss(set_name, number, reason)
-        else:
-            seconds = admin.replica_sets.hand_over(set_name, number)
-        status = admin.replica_sets.state(set_name).best
+    if accept_loss:
+        found = admin.replica_sets.state(set_name)
+        electable(found, number)
+        if not yes:
+            confirm(_question(found, number))
+        seconds = admin.replica_sets.accept_loss(set_name, number, reason)
+    else:
+        seconds = admin.replica_sets.hand_over(set_name, number)
+    status = admin.replica_sets.state(set_name).best
     click.echo(f"replica {number} is the master of {set_name}, epoch {status.epoch}, after {seconds:.3f} s")
     if status.refusal:
         click.echo(f"it takes no messages yet: {escaped(status.refusal)}", err=True)

@@ -11,7 +11,7 @@ import click
 from pyromq import Admin
 from pyromq.cli.cluster_names import TOPIC_NAME
 from pyromq.cli.command_tree import Group
-from pyromq.cli.connection_options import connections, namesrv_option
+from pyromq.cli.connection_options import connections, namesrv_option, with_admin
 from pyromq.cli.progress_line import ProgressLine
 from pyromq.cli.prompts import confirm, yes_option
 from pyromq.cli.ranges import WholeNumber
@@ -46,13 +46,12 @@ def topic() -> None:
 )
 @click.option("--cluster", help="Only on the brokers of this cluster.")
 @click.option("-b", "--broker", help="Only on this broker.")
-@namesrv_option
+@with_admin
 def create(
-    name: str, queues: int, read_queues: int | None, write_queues: int | None, namesrv: str, **where: str | bool | None
+    admin: Admin, name: str, queues: int, read_queues: int | None, write_queues: int | None, **where: str | bool | None
 ) -> None:
     """Create topic NAME. `pyromq topic alter` changes an existing topic."""
-    with Admin(namesrv, connections=connections()) as admin:
-        admin.create_topic(name, queues, read_queues=read_queues, write_queues=write_queues, **where)  # type: ignore[arg-type]  # click's options by name
+    admin.create_topic(name, queues, read_queues=read_queues, write_queues=write_queues, **where)  # type: ignore[arg-type]  # click's options by name
     click.echo(f"topic {name} is created")
 
 
@@ -138,41 +137,39 @@ def _changes(broker: str, old: TopicConfig, new: TopicConfig) -> Iterator[dict[s
 @topic.command()
 @click.argument("name", type=TOPIC_NAME)
 @yes_option
-@namesrv_option
-def delete(name: str, yes: bool, namesrv: str) -> None:
+@with_admin
+def delete(admin: Admin, name: str, yes: bool) -> None:
     """Delete topic NAME and its queues on all brokers."""
-    with Admin(namesrv, connections=connections()) as admin:
-        admin.topic_route(name)  # raises for an unknown topic, before the prompt
-        if not yes:
-            confirm(f"delete topic {name} and all its messages?")
-        admin.delete_topic(name)
+    admin.topic_route(name)  # raises for an unknown topic, before the prompt
+    if not yes:
+        confirm(f"delete topic {name} and all its messages?")
+    admin.delete_topic(name)
     click.echo(f"topic {name} is deleted")
 
 
 @topic.command("list")
 @click.option("--all", "everything", is_flag=True, help="Include built-in, retry and dead-letter topics.")
 @click.option("--names", "only_names", is_flag=True, help="Show only names, without requests to brokers.")
-@namesrv_option
+@with_admin
 @output_option
-def list_topics(everything: bool, only_names: bool, namesrv: str, output: str) -> None:
+def list_topics(admin: Admin, everything: bool, only_names: bool, output: str) -> None:
     """List topics with their queues, messages and last write."""
-    with Admin(namesrv, connections=connections()) as admin:
-        built_in = _built_in(admin)
-        if only_names:
-            rows: list[dict[str, Any]] = [{"topic": name} for name in admin.topics()]
-        else:
-            with ProgressLine("topics", beside_output=True) as progress:
-                found = admin.overviews.topics(shown=progress.show)
-            rows = [
-                {
-                    "topic": each.topic,
-                    "queues": each.queues,
-                    "messages": each.messages,
-                    "last_write": local_time(each.last_store_ms),
-                    "brokers": each.brokers,
-                }
-                for each in found
-            ]
+    built_in = _built_in(admin)
+    if only_names:
+        rows: list[dict[str, Any]] = [{"topic": name} for name in admin.topics()]
+    else:
+        with ProgressLine("topics", beside_output=True) as progress:
+            found = admin.overviews.topics(shown=progress.show)
+        rows = [
+            {
+                "topic": each.topic,
+                "queues": each.queues,
+                "messages": each.messages,
+                "last_write": local_time(each.last_store_ms),
+                "brokers": each.brokers,
+            }
+            for each in found
+        ]
     rows = [row for row in rows if everything or _is_users(row["topic"], built_in)]
     show_rows(rows, output, empty="no topics; --all shows the built-in ones")
 
@@ -190,14 +187,14 @@ def _is_users(name: str, built_in: set[str]) -> bool:
 @click.argument("name", type=TOPIC_NAME, required=False)
 @click.option("--active", is_flag=True, help="Only topics with messages in the last 24 hours.")
 @click.option("--all", "everything", is_flag=True, help="Include built-in topics.")
-@namesrv_option
+@with_admin
 @output_option
-def rates(name: str | None, active: bool, everything: bool, namesrv: str, output: str) -> None:
+def rates(admin: Admin, name: str | None, active: bool, everything: bool, output: str) -> None:
     """Show the rates of topic NAME, or of all topics: messages in, and messages out to each group.
 
     Rates are per second over the last minute; counts are of the last 24 hours.
     """
-    with Admin(namesrv, connections=connections()) as admin, ProgressLine("topics", beside_output=True) as progress:
+    with ProgressLine("topics", beside_output=True) as progress:
         built_in = _built_in(admin)
         found = admin.overviews.rates(name, active_only=active, shown=progress.show)
     rows = [
@@ -218,25 +215,23 @@ def rates(name: str | None, active: bool, everything: bool, namesrv: str, output
 
 @topic.command()
 @click.argument("name", type=TOPIC_NAME)
-@namesrv_option
+@with_admin
 @output_option
-def groups(name: str, namesrv: str, output: str) -> None:
+def groups(admin: Admin, name: str, output: str) -> None:
     """List the groups that consume topic NAME or have committed offsets of it."""
-    with Admin(namesrv, connections=connections()) as admin:
-        admin.topic_route(name)
-        found = admin.members.groups_of_topic(name)
+    admin.topic_route(name)
+    found = admin.members.groups_of_topic(name)
     show_rows([{"group": each} for each in found], output, empty=f"no group consumes {name}")
 
 
 @topic.command()
 @click.argument("name", type=TOPIC_NAME)
 @click.argument("clients", nargs=-1, required=True, metavar="CLIENT_ID...")
-@namesrv_option
+@with_admin
 @output_option
-def allocate(name: str, clients: tuple[str, ...], namesrv: str, output: str) -> None:
+def allocate(admin: Admin, name: str, clients: tuple[str, ...], output: str) -> None:
     """Show how the queues of topic NAME would be assigned to these members of a group."""
-    with Admin(namesrv, connections=connections()) as admin:
-        found = admin.allocation(name, clients)
+    found = admin.allocation(name, clients)
     rows = [
         {"client_id": client, "broker": queue.broker_name, "queue": queue.queue_id}
         for client, queues in found.items()
@@ -271,12 +266,11 @@ def order(name: str, value: str | None, deletes: bool, namesrv: str, output: str
 
 @topic.command()
 @click.argument("name", type=TOPIC_NAME)
-@namesrv_option
+@with_admin
 @output_option
-def route(name: str, namesrv: str, output: str) -> None:
+def route(admin: Admin, name: str, output: str) -> None:
     """Show the brokers of topic NAME, with addresses and queues."""
-    with Admin(namesrv, connections=connections()) as admin:
-        found = admin.topic_route(name)
+    found = admin.topic_route(name)
     addresses = {broker.broker_name: broker.addresses for broker in found.brokers}
     rows = [
         {
@@ -293,12 +287,11 @@ def route(name: str, namesrv: str, output: str) -> None:
 
 @topic.command()
 @click.argument("name", type=TOPIC_NAME)
-@namesrv_option
+@with_admin
 @output_option
-def stats(name: str, namesrv: str, output: str) -> None:
+def stats(admin: Admin, name: str, output: str) -> None:
     """Show offsets, messages and last write of each queue of topic NAME."""
-    with Admin(namesrv, connections=connections()) as admin:
-        statuses = admin.topic_status(name, partial=True)
+    statuses = admin.topic_status(name, partial=True)
     rows = [
         {
             "broker": status.queue.broker_name,
@@ -315,13 +308,12 @@ def stats(name: str, namesrv: str, output: str) -> None:
 
 @topic.command()
 @click.argument("name", type=TOPIC_NAME)
-@namesrv_option
+@with_admin
 @output_option
-def show(name: str, namesrv: str, output: str) -> None:
+def show(admin: Admin, name: str, output: str) -> None:
     """Show the settings of topic NAME and its number of messages."""
-    with Admin(namesrv, connections=connections()) as admin:
-        config = admin.topic_config(name)
-        statuses = admin.topic_status(name, partial=True)
+    config = admin.topic_config(name)
+    statuses = admin.topic_status(name, partial=True)
     record = {
         "topic": name,
         "read_queues": config.read_queues,
@@ -338,12 +330,11 @@ def show(name: str, namesrv: str, output: str) -> None:
 @topic.command()
 @click.argument("name", type=TOPIC_NAME)
 @click.option("-g", "--group", required=True, help="Producer group.")
-@namesrv_option
+@with_admin
 @output_option
-def producers(name: str, group: str, namesrv: str, output: str) -> None:
+def producers(admin: Admin, name: str, group: str, output: str) -> None:
     """Show the clients of a producer group that are connected to brokers of topic NAME."""
-    with Admin(namesrv, connections=connections()) as admin:
-        found = admin.producer_connection(group, name)
+    found = admin.producer_connection(group, name)
     show_rows([_connection_row(each) for each in found.connections], output)
 
 

@@ -12,7 +12,7 @@ from pyromq import Admin
 from pyromq.cli.cluster_names import TOPIC_NAME
 from pyromq.cli.command_tree import Group
 from pyromq.cli.commands.messages.consume import as_record
-from pyromq.cli.connection_options import connections, namesrv_option
+from pyromq.cli.connection_options import connections, namesrv_option, with_admin
 from pyromq.cli.ranges import WholeNumber
 from pyromq.cli.render import output_option, show_record, show_rows
 from pyromq.cli.times import read_time
@@ -49,15 +49,14 @@ def message_id_argument(command: F) -> F:
 
 @message.command()
 @message_id_argument
-@namesrv_option
+@with_admin
 @output_option
-def show(message_id: str, topic: str | None, namesrv: str, output: str) -> int:
+def show(admin: Admin, message_id: str, topic: str | None, output: str) -> int:
     """Show one message, given by unique id, offset id or recall handle.
 
     The exit code is 1 if its body is damaged.
     """
-    with Admin(namesrv, connections=connections()) as admin:
-        found = admin.view(message_id, topic=topic)
+    found = admin.view(message_id, topic=topic)
     if found.topic in PARKED_IN:
         click.echo(f"{found.topic} is internal: consumers get another copy, once delivered or committed", err=True)
     show_record(_record(found), output)
@@ -66,12 +65,11 @@ def show(message_id: str, topic: str | None, namesrv: str, output: str) -> int:
 
 @message.command()
 @message_id_argument
-@namesrv_option
+@with_admin
 @output_option
-def tracks(message_id: str, topic: str | None, namesrv: str, output: str) -> None:
+def tracks(admin: Admin, message_id: str, topic: str | None, output: str) -> None:
     """Show the state of one message in each group that consumes its topic, as known to brokers."""
-    with Admin(namesrv, connections=connections()) as admin:
-        found = admin.members.tracks(admin.view(message_id, topic=topic))
+    found = admin.members.tracks(admin.view(message_id, topic=topic))
     rows = [{"group": group, "state": state.value} for group, state in found.items()]
     show_rows(rows, output, empty="no group consumes the message's topic")
 
@@ -112,16 +110,15 @@ def find(topic: str, key: str | None, message_id: str | None, namesrv: str, outp
 @message.command()
 @message_id_argument
 @click.option("--trace-topic", default=TRACE_TOPIC, show_default=True, help="Topic of the clients' traces.")
-@namesrv_option
+@with_admin
 @output_option
-def trace(message_id: str, topic: str | None, trace_topic: str, namesrv: str, output: str) -> None:
+def trace(admin: Admin, message_id: str, topic: str | None, trace_topic: str, output: str) -> None:
     """Show the life of a message: sent, stored, delivered, failed, retried, dead-lettered.
 
     Events come from the brokers' logs, and from traces if clients send them (`MessageTrace` in pyromq, `enableMsgTrace`
     in Java). Events without a time come last.
     """
-    with Admin(namesrv, connections=connections()) as admin:
-        life = admin.message_life(message_id, topic, trace_topic=trace_topic)
+    life = admin.message_life(message_id, topic, trace_topic=trace_topic)
     rows = [
         {
             "time": local_time(event.time_ms) if event.time_ms is not None else None,
@@ -139,15 +136,14 @@ def trace(message_id: str, topic: str | None, trace_topic: str, namesrv: str, ou
 @click.argument("broker")
 @click.argument("queue_id", type=WholeNumber(0))
 @click.argument("offset", type=WholeNumber(0))
-@namesrv_option
+@with_admin
 @output_option
-def at(topic: str, broker: str, queue_id: int, offset: int, namesrv: str, output: str) -> int:
+def at(admin: Admin, topic: str, broker: str, queue_id: int, offset: int, output: str) -> int:
     """Show the message at OFFSET of one queue of TOPIC, given by broker name and queue id.
 
     The exit code is 1 if its body is damaged.
     """
-    with Admin(namesrv, connections=connections()) as admin:
-        found = admin.view_at(MessageQueue(topic, broker, queue_id), offset)
+    found = admin.view_at(MessageQueue(topic, broker, queue_id), offset)
     show_record(_record(found), output)
     return 1 if found.is_damaged else 0
 

@@ -161,3 +161,11 @@ def test_all_clients_of_a_command_share_what_they_know_of_silent_servers(given):
 
     first, second = command.main([], standalone_mode=False)
     assert first is second is not None
+
+
+@pytest.mark.parametrize("option", ["--tls-ca", "--tls-cert", "--tls-key", "--access-key", "--secret-key"])
+def test_an_empty_option_is_refused_instead_of_a_connection_without_it(cli, served, option):
+    for line in (["topic", "list", option, ""], [option, "", "topic", "list"]):
+        outcome = cli(*line)
+        assert (outcome.code, outcome.out) == (2, "")
+        assert f"Invalid value for '{option}': it is empty" in outcome.err

@@ -163,6 +163,8 @@ def _note_namesrv(ctx: click.Context, option: click.Parameter, value: str) -> st
 
 def _note(variable: str) -> Callable[[click.Context, click.Parameter, Any], None]:
     def note(ctx: click.Context, option: click.Parameter, value: Any) -> None:
+        if isinstance(value, str) and not value.strip():  # a connection without TLS would be a surprise
+            raise click.BadParameter("it is empty; give a value, or leave it out", ctx, option)
         if value:
             given = ctx.meta.setdefault(_GIVEN, {})
             given[variable] = _text(option, value)

@@ -31,6 +31,15 @@ def test_a_topic_has_the_type_that_it_was_given(cli, served):
     assert (refused.code, "'ordered' is not one of 'normal', 'fifo'" in refused.err) == (2, True)
 
 
+def test_a_topic_shows_when_its_last_message_was_stored(cli, served):
+    cli("topic", "create", "topic-write")
+    assert json.loads(cli("topic", "show", "topic-write", "-o", "json").out)["last_write"] is None
+    cli("send", "topic-write", "x")
+    shown = json.loads(cli("topic", "show", "topic-write", "-o", "json").out)
+    (listed,) = [each for each in json.loads(cli("topic", "list", "-o", "json").out) if each["topic"] == "topic-write"]
+    assert shown["last_write"] == listed["last_write"] is not None
+
+
 def test_creating_a_topic_that_exists_changes_nothing(cli, served):
     cli("topic", "create", "topic-twice", "--queues", "16")
     refused = cli("topic", "create", "topic-twice")

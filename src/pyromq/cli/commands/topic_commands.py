@@ -323,6 +323,7 @@ def show(admin: Admin, name: str, output: str) -> None:
         "type": config.message_type,
         "brokers": sorted({status.queue.broker_name for status in statuses}),
         "messages": sum(status.max_offset - status.min_offset for status in statuses),
+        "last_write": local_time(max((status.last_store_ms for status in statuses), default=0)),
     }
     show_record(record, output)
 

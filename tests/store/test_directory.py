@@ -70,6 +70,18 @@ def test_wrong_segment_size_is_explained(tmp_path: Path) -> None:
     assert "mappedFileSizeCommitLog" in text
 
 
+def test_the_size_of_all_segments_is_advised(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        fill(store, 60)
+    assert len(list((tmp_path / "commitlog").iterdir())) > 1
+    advice = r"all files have this size: set segment_bytes \(mappedFileSizeCommitLog\) to 4096$"
+    with pytest.raises(StoreCorrupt, match=advice), opened(tmp_path, segment_bytes=8192):
+        pass
+    os.truncate(max((tmp_path / "commitlog").iterdir()), 2048)  # this file was cut short
+    with pytest.raises(StoreCorrupt, match="of its creation; if the file was cut short"):
+        small_store(tmp_path, segment_bytes=8192).open()
+
+
 @pytest.mark.parametrize(
     ("changes", "setting"),
     [

@@ -302,10 +302,20 @@ class SegmentedLog:
             size = self._disk.size(segment.path)
             if size != self.segment_bytes:
                 raise StoreCorrupt(
-                    f"{segment.path} has {size} bytes, expected {self.segment_bytes}: open the store with the"
-                    f" {self.setting} of its creation; if the file was cut short, restore it from a backup, or run"
-                    " `pyromq store repair`, which keeps the remaining records"
+                    f"{segment.path} has {size} bytes, expected {self.segment_bytes}: {self._advice_on_size(size)}"
                 )
+
+    def _advice_on_size(self, size: int) -> str:
+        sizes = {self._disk.size(segment.path) for segment in self.segments}
+        distances = {
+            later.base - earlier.base for earlier, later in zip(self.segments, self.segments[1:], strict=False)
+        }
+        if sizes == distances == {size}:
+            return f"all files have this size: set {self.setting} to {size}"
+        return (
+            f"open the store with the {self.setting} of its creation; if the file was cut short, restore it from a"
+            " backup, or run `pyromq store repair`, which keeps the remaining records"
+        )
 
     def _check_order(self) -> None:
         for earlier, later in zip(self.segments, self.segments[1:], strict=False):

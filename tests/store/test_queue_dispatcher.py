@@ -89,11 +89,12 @@ def test_more_messages_than_the_log_has_room_for_are_not_lost(dispatcher: QueueD
 
 @pytest.mark.parametrize(("start", "first"), [(0, 0), (SIZE, 3)])
 def test_first_messages_are_lost_in_a_log_that_begins_at_0_and_else_expired(
-    dispatcher: QueueDispatcher, queue: ConsumeQueue, start: int, first: int
+    dispatcher: QueueDispatcher, queue: ConsumeQueue, start: int, first: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert replay(dispatcher, queue, records(3, 4, first=20), start=start)
     assert places(queue) == [None, None, None, 20, 21]
     assert queue.min_offset == first
+    assert ("has lost 3 messages" in caplog.text) is (start == 0)  # retention is no loss
 
 
 @pytest.mark.parametrize("damaged", [0, 1, 7, 1 << 40])

@@ -152,8 +152,9 @@ class QueueDispatcher:
         elif is_right and offset - expected <= most_lost:
             if expected and not complete:
                 return False
-            logger.warning("%s: the log has lost %d messages before %d", where, offset - expected, offset)
             have_expired = expected == 0 and self._start > 0  # or messages of a deleted topic
+            if not have_expired:
+                logger.warning("%s: the log has lost %d messages before %d", where, offset - expected, offset)
             queue.begin_at(offset, 0 if have_expired else message.log_offset)
         else:
             self.damaged_heads.append((message.log_offset, offset))

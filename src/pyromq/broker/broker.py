@@ -8,30 +8,11 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Self
 
+from pyromq.broker import modules
 from pyromq.broker.admin.audit_log import audit_log
 from pyromq.broker.config import BrokerConfig
 from pyromq.broker.log_cleaning import LogCleaning
-from pyromq.broker.modules import (
-    BrokerModule,
-    Save,
-    Step,
-    administration,
-    batch_transactions,
-    built_in,
-    consumer_groups,
-    consumer_offsets,
-    consuming,
-    delay_levels,
-    deleted_topics,
-    members,
-    periodic,
-    permissions,
-    popping,
-    producing,
-    timers,
-    topics,
-    transactions,
-)
+from pyromq.broker.modules import BrokerModule, Save, Step, periodic
 from pyromq.broker.replicated_table import ReplicatedTable
 from pyromq.broker.replication.cut_progress import lower_progress
 from pyromq.broker.replication.ha.ha_modules import following_log, sending_log
@@ -65,16 +46,16 @@ STORE_TICK_SECONDS = 0.25  # time between two searches for replies whose wait ti
 
 def _modules(state: SharedState) -> list[BrokerModule]:
     """Return the modules of a broker in the order of loading. Modules are saved and stopped in reverse order."""
-    modules = [
-        consumer_offsets(state),
-        consumer_groups(state),
-        topics(state),
-        deleted_topics(state),
-        delay_levels(state),
-        transactions(state),
-        batch_transactions(state),
-        timers(state),
-        built_in(state),
+    listed = [
+        modules.consumer_offsets(state),
+        modules.consumer_groups(state),
+        modules.topics(state),
+        modules.deleted_topics(state),
+        modules.delay_levels(state),
+        modules.transactions(state),
+        modules.batch_transactions(state),
+        modules.timers(state),
+        modules.built_in(state),
         BrokerModule(
             steps=[
                 Step(state.statistics.step, first_after=SAMPLE_SECONDS),
@@ -85,15 +66,15 @@ def _modules(state: SharedState) -> list[BrokerModule]:
             steps=[Step(each.step, each.alarm) for each in (state.indexing, state.slow_replies)],
             close=state.slow_replies.close,
         ),
-        producing(state),
-        consuming(state),
-        popping(state),
-        members(state),
-        administration(state),
+        modules.producing(state),
+        modules.consuming(state),
+        modules.popping(state),
+        modules.members(state),
+        modules.administration(state),
         audit_log(state),
-        permissions(state),
+        modules.permissions(state),
     ]
-    needed = [module.log_needed_from for module in modules if module.log_needed_from is not None]
+    needed = [module.log_needed_from for module in listed if module.log_needed_from is not None]
     expiring = LogCleaning(
         state.store,
         [*needed, lambda: state.store.confirmed_end if state.role.is_master else state.role.log_needed_from],
@@ -104,7 +85,7 @@ def _modules(state: SharedState) -> list[BrokerModule]:
         clock=state.clock,
     )
     return [
-        *modules,
+        *listed,
         BrokerModule(answerers=[expiring], steps=[Step(expiring.step, expiring.alarm)]),
         sending_log(state),
         following_log(state),
@@ -131,12 +112,12 @@ class Broker:
         *,
         disk: Disk = LOCAL_DISK,
         role: BrokerRole | None = None,
-        modules: Sequence[Callable[[SharedState], BrokerModule]] = (),
+        more: Sequence[Callable[[SharedState], BrokerModule]] = (),
         ports: OpenPorts = (),
     ) -> None:
         """Make a broker with this role; None: the role that the configuration names.
 
-        `modules` make further modules of the broker. `ports` are those that an earlier broker has left open
+        `more` make further modules of the broker. `ports` are those that an earlier broker has left open
         (`keep_ports`).
         """
         state = SharedState(config, clock or SystemClock(), disk, call_soon, role=role)
@@ -154,7 +135,7 @@ class Broker:
         self._refusals: list[object] = [WriteRefusals(state.role)]
         self.replicated_tables: list[ReplicatedTable] = []  # tables that follow the log in a replica set
         self._clock = state.clock
-        self._modules = [*_modules(state), *(module(state) for module in modules)]
+        self._modules = [*_modules(state), *(make(state) for make in more)]
         if config.failover.etcd:
             self._refusals.append(SetRefusals(state.role))
             self.replicated_tables = replicated_tables(state)

@@ -2,30 +2,11 @@
 
 from __future__ import annotations
 
-from pyromq.errors import (
-    AccessDenied,
-    CodeNotSupported,
-    DeadlineExceeded,
-    FlowControl,
-    GroupNotFound,
-    IllegalMessage,
-    IllegalName,
-    InvalidReceiptHandle,
-    LimitReached,
-    MessageRefused,
-    MQError,
-    NoPermission,
-    RecallRefused,
-    ReceiptHandleExpired,
-    SubscriptionParseFailed,
-    SystemBusy,
-    TopicNotFound,
-    Unavailable,
-)
+from pyromq import errors
 from pyromq.proxy.proto import definition_pb2 as proto
 
 
-class GrpcRefusal(MQError):
+class GrpcRefusal(errors.MQError):
     """The proxy refuses a request with a status of RocketMQ 5."""
 
     cure = "Read the text: it names the field, its value and what to do."
@@ -36,28 +17,28 @@ class GrpcRefusal(MQError):
 
 
 # An error has the status of the first class in this order that matches. Source: RocketMQ 5.3.3, ResponseBuilder.
-_STATUSES: tuple[tuple[type[MQError], proto.Code], ...] = (
-    (AccessDenied, proto.FORBIDDEN),
-    (NoPermission, proto.FORBIDDEN),
-    (TopicNotFound, proto.TOPIC_NOT_FOUND),
-    (GroupNotFound, proto.CONSUMER_GROUP_NOT_FOUND),
-    (InvalidReceiptHandle, proto.INVALID_RECEIPT_HANDLE),
-    (ReceiptHandleExpired, proto.INVALID_RECEIPT_HANDLE),
-    (RecallRefused, proto.BAD_REQUEST),
-    (SubscriptionParseFailed, proto.ILLEGAL_FILTER_EXPRESSION),
-    (LimitReached, proto.TOO_MANY_REQUESTS),
-    (SystemBusy, proto.TOO_MANY_REQUESTS),
-    (FlowControl, proto.TOO_MANY_REQUESTS),
-    (CodeNotSupported, proto.UNSUPPORTED),
-    (MessageRefused, proto.BAD_REQUEST),
-    (IllegalName, proto.ILLEGAL_TOPIC),
-    (IllegalMessage, proto.BAD_REQUEST),
-    (DeadlineExceeded, proto.PROXY_TIMEOUT),
-    (Unavailable, proto.HA_NOT_AVAILABLE),
+_STATUSES: tuple[tuple[type[errors.MQError], proto.Code], ...] = (
+    (errors.AccessDenied, proto.FORBIDDEN),
+    (errors.NoPermission, proto.FORBIDDEN),
+    (errors.TopicNotFound, proto.TOPIC_NOT_FOUND),
+    (errors.GroupNotFound, proto.CONSUMER_GROUP_NOT_FOUND),
+    (errors.InvalidReceiptHandle, proto.INVALID_RECEIPT_HANDLE),
+    (errors.ReceiptHandleExpired, proto.INVALID_RECEIPT_HANDLE),
+    (errors.RecallRefused, proto.BAD_REQUEST),
+    (errors.SubscriptionParseFailed, proto.ILLEGAL_FILTER_EXPRESSION),
+    (errors.LimitReached, proto.TOO_MANY_REQUESTS),
+    (errors.SystemBusy, proto.TOO_MANY_REQUESTS),
+    (errors.FlowControl, proto.TOO_MANY_REQUESTS),
+    (errors.CodeNotSupported, proto.UNSUPPORTED),
+    (errors.MessageRefused, proto.BAD_REQUEST),
+    (errors.IllegalName, proto.ILLEGAL_TOPIC),
+    (errors.IllegalMessage, proto.BAD_REQUEST),
+    (errors.DeadlineExceeded, proto.PROXY_TIMEOUT),
+    (errors.Unavailable, proto.HA_NOT_AVAILABLE),
 )
 
 
-def status_of(error: MQError) -> proto.Status:
+def status_of(error: errors.MQError) -> proto.Status:
     """Return the status that stands for an error, with the error's text."""
     if isinstance(error, GrpcRefusal):
         return proto.Status(code=error.status, message=str(error))

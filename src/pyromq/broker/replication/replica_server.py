@@ -15,6 +15,7 @@ from typing import Self
 from pyromq.broker.broker import Broker
 from pyromq.broker.config import BrokerConfig
 from pyromq.broker.confirmation import ReplicaRule
+from pyromq.broker.replication import replica_actions as actions
 from pyromq.broker.replication.cut_progress import cut_log
 from pyromq.broker.replication.handover.passing_on import PassingOn
 from pyromq.broker.replication.identity import Identity
@@ -24,30 +25,6 @@ from pyromq.broker.replication.operating.set_watch import SetWatch
 from pyromq.broker.replication.record_access import RecordAccess
 from pyromq.broker.replication.registry import Registry
 from pyromq.broker.replication.replica import TICK_SECONDS, Replica
-from pyromq.broker.replication.replica_actions import (
-    Action,
-    Actions,
-    AskOperator,
-    BecomeMaster,
-    CloseLink,
-    Confirmed,
-    CutLog,
-    Dial,
-    Feed,
-    FollowMaster,
-    HandedOver,
-    Link,
-    MayLeave,
-    ReadRecord,
-    ReplaceLog,
-    SendHello,
-    SendReport,
-    SendRequest,
-    Serve,
-    StepDown,
-    StopReplica,
-    SwapRecord,
-)
 from pyromq.broker.replication.replica_links import ReplicaLinks
 from pyromq.broker.replication.replica_port import ReplicaConfig
 from pyromq.broker.replication.replica_stream import Frame, FrameRequest, Hello, Message, Refusal, Report
@@ -115,7 +92,7 @@ class ReplicaServer:
         self._settings = SetSettings(config.store_config.segment_bytes, failover.min_in_sync, failover.unclean_election)
         self._rule = ReplicaRule(timeout_seconds=config.ha.slave_timeout_ms / 1000, holds_all=True, wake=self._wake)
         self._tasks = Tasks()
-        self._reports: dict[int, SendReport] = {}
+        self._reports: dict[int, actions.SendReport] = {}
         self._changing: asyncio.Task[None] | None = None  # a change of the broker's role
         self._may_leave = asyncio.Event()
         self._is_stopping = False
@@ -241,7 +218,7 @@ class ReplicaServer:
         epochs.load()
         role = BrokerRole(self.number or 1, is_master=False, epoch=epochs.promised)
         more = [replica_set(self, platform.boot_seconds)]
-        broker = Broker(config, self.clock, disk=self._disk, role=role, modules=more, ports=ports)
+        broker = Broker(config, self.clock, disk=self._disk, role=role, more=more, ports=ports)
         broker.store.bound_reads()
         broker.confirmation.require_replicas(self._rule)
         broker.store.lock()
@@ -328,7 +305,7 @@ class ReplicaServer:
         self._passing.serve()
         logger.info("replica %d is master of epoch %d", self.number, epoch)
 
-    async def _step_down(self, action: StepDown) -> None:
+    async def _step_down(self, action: actions.StepDown) -> None:
         address = self._address_of(action.master)
         logger.warning("replica %d steps down: %s", self.number, action.reason)
         self.broker.confirmation.step_down(str(NotTheMaster(address)))
@@ -384,63 +361,63 @@ class ReplicaServer:
 
     # -- actions
 
-    def _do(self, actions: Actions) -> None:
-        for action in actions:
+    def _do(self, todo: actions.Actions) -> None:
+        for action in todo:
             self._do_one(action)
 
-    def _do_one(self, action: Action) -> None:
+    def _do_one(self, action: actions.Action) -> None:
         links = self._links
         match action:
-            case SendReport():
+            case actions.SendReport():
                 self._reports[action.number] = action
-            case Confirmed():
+            case actions.Confirmed():
                 links.wake()  # sends the confirmed end to followers
-            case SendHello(link, hello):
+            case actions.SendHello(link, hello):
                 links.send(link, hello)
-            case SendRequest(number, request):
-                links.send(Link(number, True), request)
-            case Feed():
+            case actions.SendRequest(number, request):
+                links.send(actions.Link(number, True), request)
+            case actions.Feed():
                 links.begin_feed(action)
-            case CloseLink(link, reason):
+            case actions.CloseLink(link, reason):
                 links.close(link, reason)
-            case Dial(number):
+            case actions.Dial(number):
                 self._dial(number)
-            case ReadRecord() | SwapRecord():
+            case actions.ReadRecord() | actions.SwapRecord():
                 self.record.begin(self.replica, action)
-            case Serve():
+            case actions.Serve():
                 self._rule.refusal = action.sends_refused or ""
                 self.broker.role.raise_fence(action.master_refused or "")
                 self._serve()
-            case FollowMaster(number, epoch):
+            case actions.FollowMaster(number, epoch):
                 self._tables.taken.begin()
                 address = self._address_of(number)
                 self.broker.role.follow(address, None, epoch)
                 self._passing.pass_to(address)
                 logger.info("replica %d follows replica %d, epoch %d", self.number, number, epoch)
-            case BecomeMaster(epoch, _):
+            case actions.BecomeMaster(epoch, _):
                 self._tables.taken.begin()
                 self._change(partial(self._promote, epoch), "become master")
-            case StepDown():
+            case actions.StepDown():
                 self._change(partial(self._step_down, action), "step down")
-            case CutLog(end, epoch, confirmed):
+            case actions.CutLog(end, epoch, confirmed):
                 logger.warning("the log is cut to %d: replica %d was not the last master", end, self.number)
                 self._change(partial(self._reopen, LogCut(end, epoch, confirmed)), "cut the log")
-            case ReplaceLog(first, reason):
+            case actions.ReplaceLog(first, reason):
                 logger.warning("the log is emptied, to begin at %d like the master's: %s", first, reason)
                 cut = LogCut(0, self.replica.epoch)
                 self._change(partial(self._reopen, cut, begin=first), "replace the log")
-            case AskOperator(text):
+            case actions.AskOperator(text):
                 self.trouble = text
                 if text is not None:
                     logger.error("replica set %s: %s", self.config.name, text)
-            case StopReplica(reason):
+            case actions.StopReplica(reason):
                 self._fail(MQError(reason))
-            case HandedOver(reason):
+            case actions.HandedOver(reason):
                 if self._is_stopping:
                     self._may_leave.set()
                 if self._handed_over is not None and not self._handed_over.done():
                     self._handed_over.set_result(reason)
-            case MayLeave():
+            case actions.MayLeave():
                 self._may_leave.set()
 
     def _serve(self) -> None:
@@ -464,13 +441,13 @@ class ReplicaServer:
         if self._tables.taken.is_saving:
             return
         for number, action in self._reports.items():
-            self._links.send(Link(number, True), action.report)
+            self._links.send(actions.Link(number, True), action.report)
         self._reports.clear()
 
     def _dial(self, number: int) -> None:
         info = self.record.infos.get(number)
         if info is None:
-            asyncio.get_running_loop().call_soon(self.link_lost, Link(number, True))
+            asyncio.get_running_loop().call_soon(self.link_lost, actions.Link(number, True))
         else:
             self._links.dial(number, info.ha_address, info.address)
 
@@ -486,10 +463,10 @@ class ReplicaServer:
     def link_refused(self, number: int) -> None:
         self._do(self.replica.refused(platform.boot_seconds(), number))
 
-    def link_lost(self, link: Link) -> None:
+    def link_lost(self, link: actions.Link) -> None:
         self._do(self.replica.disconnected(platform.boot_seconds(), link))
 
-    def received(self, link: Link, messages: list[Message]) -> None:
+    def received(self, link: actions.Link, messages: list[Message]) -> None:
         replica, now, has_frames = self.replica, platform.boot_seconds(), False
         for message in messages:
             if not self._links.is_open(link):  # an earlier message has closed the link

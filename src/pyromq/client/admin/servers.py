@@ -14,24 +14,8 @@ from pyromq.errors import BrokerError, MQError, QueryNotFound, Unavailable, Usag
 from pyromq.message import Message, MessageQueue, encode_properties
 from pyromq.message_id import UniqueIds
 from pyromq.names import AUTO_CREATE_TOPIC, check_topic
+from pyromq.remoting import headers
 from pyromq.remoting.bodies import BrokerStats, ConsumeStatsList, KeyValues, decode_body
-from pyromq.remoting.headers import (
-    BrokerConsumeStatistics,
-    BrokerSettings,
-    BrokerSettingsResponse,
-    BrokerStatistics,
-    CleanQueues,
-    CleanTopics,
-    DeleteKv,
-    KvNamespace,
-    KvValue,
-    KvValueResponse,
-    NamesrvSettings,
-    PutKv,
-    SaveBrokerSettings,
-    SaveNamesrvSettings,
-    SendMessage,
-)
 from pyromq.remoting.properties import parse_properties, write_properties
 
 STATISTICS_SECONDS = 30.0  # limit of the request for all groups' progress, slow at Java brokers
@@ -61,34 +45,34 @@ class Servers:
 
         Raises `BrokerError` with the reason for an illegal name or value.
         """
-        await self._brokers.ask(address, SaveBrokerSettings(), _properties(settings))
+        await self._brokers.ask(address, headers.SaveBrokerSettings(), _properties(settings))
 
     async def settings_at_next_start(self, address: str) -> dict[str, str] | None:
         """Return the changed settings that the broker will apply at its next start, by name.
 
         Return None for a Java broker, which does not send them.
         """
-        answer = await self._brokers.ask(address, BrokerSettings())
-        text = answer.header(BrokerSettingsResponse).next_start
+        answer = await self._brokers.ask(address, headers.BrokerSettings())
+        text = answer.header(headers.BrokerSettingsResponse).next_start
         return None if text is None else decode_body(dict[str, str], text.encode())
 
     async def name_server_settings(self) -> dict[str, dict[str, str]]:
         """Return the settings of each name server by the name server's address."""
-        answers = await self._brokers.ask_name_servers(NamesrvSettings())
+        answers = await self._brokers.ask_name_servers(headers.NamesrvSettings())
         texts = [parse_properties(each.body.decode()) for each in answers]
         return dict(zip(self._cluster.name_servers.addresses, texts, strict=True))
 
     async def change_name_server_settings(self, settings: Mapping[str, str]) -> None:
         """Change settings of all name servers, by their names in RocketMQ's configuration files."""
-        await self._brokers.ask_name_servers(SaveNamesrvSettings(), _properties(settings))
+        await self._brokers.ask_name_servers(headers.SaveNamesrvSettings(), _properties(settings))
 
     async def clean_topics(self, address: str) -> None:
         """Let the broker at `address` remove the queues of topics that no longer exist."""
-        await self._brokers.ask(address, CleanTopics())
+        await self._brokers.ask(address, headers.CleanTopics())
 
     async def clean_queues(self, address: str) -> None:
         """Let the broker at `address` remove queues whose messages have all been deleted."""
-        await self._brokers.ask(address, CleanQueues())
+        await self._brokers.ask(address, headers.CleanQueues())
 
     async def statistic(self, address: str, name: str, key: str) -> BrokerStats | None:
         """Return a broker's counter over the last minute, hour and day, for example `TOPIC_PUT_NUMS` of a topic.
@@ -96,7 +80,7 @@ class Servers:
         Return None if nothing was counted, or the counter's name is unknown.
         """
         try:
-            response = await self._brokers.ask(address, BrokerStatistics(stats_name=name, stats_key=key))
+            response = await self._brokers.ask(address, headers.BrokerStatistics(stats_name=name, stats_key=key))
         except BrokerError:
             return None  # brokers have no separate response code for an unknown counter
         return decode_body(BrokerStats, response.body)
@@ -106,7 +90,7 @@ class Servers:
 
         With `ordered_only`, only the queues of ordered topics are included.
         """
-        question = BrokerConsumeStatistics(order=ordered_only)
+        question = headers.BrokerConsumeStatistics(order=ordered_only)
         response = await self._cluster.ask(address, question, timeout=STATISTICS_SECONDS)
         return decode_body(ConsumeStatsList, response.check().body)
 
@@ -136,9 +120,9 @@ class Servers:
             failure = error
         return RoundTrip(queue, 1000 * (time.perf_counter() - began), failure)
 
-    def _sending(self, queue: MessageQueue) -> SendMessage:
+    def _sending(self, queue: MessageQueue) -> headers.SendMessage:
         message = Message(queue.topic, b"", message_id=UniqueIds(self._cluster.ip, self._clock).next())
-        return SendMessage(
+        return headers.SendMessage(
             producer_group=PROBE_GROUP,
             topic=queue.topic,
             default_topic=AUTO_CREATE_TOPIC,
@@ -165,23 +149,23 @@ class ClusterKv:
 
     async def put_kv(self, namespace: str, key: str, value: str) -> None:
         """Store a value by namespace and key at every name server."""
-        await self._brokers.ask_name_servers(PutKv(namespace=namespace, key=key, value=value))
+        await self._brokers.ask_name_servers(headers.PutKv(namespace=namespace, key=key, value=value))
 
     async def kv(self, namespace: str, key: str) -> str | None:
         """Return a value by namespace and key; None if none is stored."""
         try:
-            response = await self._brokers.ask_name_server(KvValue(namespace=namespace, key=key))
+            response = await self._brokers.ask_name_server(headers.KvValue(namespace=namespace, key=key))
         except QueryNotFound:
             return None
-        return response.header(KvValueResponse).value
+        return response.header(headers.KvValueResponse).value
 
     async def delete_kv(self, namespace: str, key: str) -> None:
         """Delete the value of a namespace and key at every name server."""
-        await self._brokers.ask_name_servers(DeleteKv(namespace=namespace, key=key))
+        await self._brokers.ask_name_servers(headers.DeleteKv(namespace=namespace, key=key))
 
     async def kv_namespace(self, namespace: str) -> dict[str, str]:
         """Return all values of a namespace by key; {} if there are none."""
         try:
-            return (await self._brokers.name_server(KvNamespace(namespace=namespace), KeyValues)).table
+            return (await self._brokers.name_server(headers.KvNamespace(namespace=namespace), KeyValues)).table
         except QueryNotFound:
             return {}

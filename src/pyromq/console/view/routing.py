@@ -16,24 +16,14 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 from starlette.types import Message, Receive
 
+from pyromq import errors
 from pyromq.console.console import Console
 from pyromq.console.security.console_accounts import ConsoleAccount, Role
 from pyromq.console.security.console_audit_log import DONE, FAILED, REFUSED
 from pyromq.console.security.sessions import BrowserSession, RefusedForm
 from pyromq.console.view.error_texts import advice_for, notice_text
 from pyromq.console.view.request_context import PASSWORDS, SECRETS, RequestContext, address, local_path
-from pyromq.errors import (
-    AccessDenied,
-    BrokerError,
-    GroupNotFound,
-    MQError,
-    NoPermission,
-    QueryNotFound,
-    SubscriptionParseFailed,
-    TopicNotFound,
-    Unavailable,
-    UsageError,
-)
+from pyromq.errors import MQError, UsageError
 
 Handler = Callable[[RequestContext], Coroutine[Any, Any, Response]]
 
@@ -46,11 +36,11 @@ MOST_ENCODED_BYTES = 1 << 20  # limit of a percent-encoded form: decoding a mega
 MOST_FIELDS = 1000  # limit of fields in one form
 CLIENT_CLOSED_REQUEST = 499  # status for a browser that has disconnected, as in nginx's logs
 _STATUS = (
-    ((TopicNotFound, GroupNotFound, QueryNotFound), 404),
-    ((NoPermission, AccessDenied), 403),
-    ((UsageError, SubscriptionParseFailed), 400),
-    (Unavailable, 503),
-    (BrokerError, 502),
+    ((errors.TopicNotFound, errors.GroupNotFound, errors.QueryNotFound), 404),
+    ((errors.NoPermission, errors.AccessDenied), 403),
+    ((UsageError, errors.SubscriptionParseFailed), 400),
+    (errors.Unavailable, 503),
+    (errors.BrokerError, 502),
 )
 
 

@@ -85,34 +85,23 @@ _LEGAL = re.compile(r"[%|a-zA-Z0-9_-]+\Z")
 
 def check_topic(topic: str) -> None:
     """Raise `IllegalName` if `topic` may not be a topic name: the text of RocketMQ 4.9.8, with the name in brackets."""
-    if not isinstance(topic, str):
-        raise IllegalName(f"topic={topic!r:.80} is {type(topic).__name__}; a topic's name is a text")
-    if not topic or topic.isspace():
-        raise IllegalName("The specified topic is blank.")
-    if not _LEGAL.match(topic):
-        raise IllegalName(
-            f"The specified topic[{excerpt(topic)}] contains illegal characters, allowing only {_ALLOWED}"
-        )
-    if len(topic) > MAX_TOPIC_LENGTH:
-        raise IllegalName(
-            f"The specified topic[{excerpt(topic, 40)}] is longer than topic max length {MAX_TOPIC_LENGTH}."
-        )
+    _check(topic, "topic", MAX_TOPIC_LENGTH, said="The specified topic", blank="The specified topic is blank.")
 
 
 def check_group(group: str) -> None:
     """Raise `IllegalName` with the text of RocketMQ 4.9.8 if `group` may not be a producer or consumer group."""
-    if not isinstance(group, str):
-        raise IllegalName(f"group={group!r:.80} is {type(group).__name__}; a group's name is a text")
-    if not group or group.isspace():
-        raise IllegalName("the specified group is blank")
-    if not _LEGAL.match(group):
-        raise IllegalName(
-            f"the specified group[{excerpt(group)}] contains illegal characters, allowing only {_ALLOWED}"
-        )
-    if len(group) > MAX_GROUP_LENGTH:
-        raise IllegalName(
-            f"the specified group[{excerpt(group, 40)}] is longer than group max length {MAX_GROUP_LENGTH}."
-        )
+    _check(group, "group", MAX_GROUP_LENGTH, said="the specified group", blank="the specified group is blank")
+
+
+def _check(name: str, kind: str, most: int, *, said: str, blank: str) -> None:
+    if not isinstance(name, str):
+        raise IllegalName(f"{kind}={name!r:.80} is {type(name).__name__}; a {kind}'s name is a text")
+    if not name or name.isspace():
+        raise IllegalName(blank)
+    if not _LEGAL.match(name):
+        raise IllegalName(f"{said}[{excerpt(name)}] contains illegal characters, allowing only {_ALLOWED}")
+    if len(name) > most:
+        raise IllegalName(f"{said}[{excerpt(name, 40)}] is longer than {kind} max length {most}.")
 
 
 def check_producer_group(group: str) -> None:

@@ -42,7 +42,6 @@ class ChangedSettings:
         self._unkept: dict[str, str] = {}  # changes that may not be on disk yet
         self._is_all = False  # whether the file must have nothing but `_unkept`: they are all changes of a master
         self._kept: Future[None] | None = None  # completes when `_unkept` is on disk
-        self._saves = 0
         self._saving = TableFile(file, partial(_merged, file))
         self.next_start: dict[str, str] = {}  # changes that take effect at the next start
         self.version = DataVersion(timestamp=clock.now_ms(), counter=0)
@@ -102,8 +101,7 @@ class ChangedSettings:
         if is_all or (self._kept is not None and self._kept.done() and self._kept.exception() is None):
             self._unkept, self._is_all = {}, is_all
         self._unkept = self._unkept | changes
-        self._saves += 1
-        self._kept = self._saving.save(lambda: (self._unkept, self._is_all), order=self._saves)
+        self._kept = self._saving.save(lambda: (self._unkept, self._is_all))
         return self._kept
 
 

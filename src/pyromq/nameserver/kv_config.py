@@ -33,7 +33,6 @@ class KvTable:
         self._size = 0
         self._file = file
         self._saving = TableFile(file, msgspec.json.encode) if file is not None else None
-        self._changes = 0
         self._namespaces: dict[str, dict[str, str]] = {}
 
     def load(self) -> None:
@@ -82,8 +81,7 @@ class KvTable:
             saved: Future[None] = Future()
             saved.set_result(None)
             return saved
-        self._changes += 1
-        return self._saving.save(self._table, order=self._changes)
+        return self._saving.save(self._table)
 
     def _table(self) -> _Table:
         return _Table({name: dict(entries) for name, entries in self._namespaces.items()})

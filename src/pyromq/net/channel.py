@@ -15,6 +15,7 @@ from pyromq.logs import logger_of
 from pyromq.net.connection import Connection
 from pyromq.net.connection_config import PLAIN, ConnectionConfig
 from pyromq.net.silent_servers import SilentServers
+from pyromq.net.tasks import take_error
 from pyromq.net.tls.certificate_dates import SOON_DAYS, expiry, lifetime
 from pyromq.net.tls.failures import refused_handshake
 from pyromq.remoting.command import Response
@@ -256,7 +257,7 @@ class Pool:
         opening = self._opening.get(address)
         if opening is None:
             opening = self._opening[address] = asyncio.create_task(self._open(address), name=f"connect to {address}")
-            opening.add_done_callback(_take_error)
+            opening.add_done_callback(take_error)
         try:
             return await asyncio.shield(opening)  # cancelling one caller does not cancel the others
         except asyncio.CancelledError:
@@ -299,9 +300,3 @@ class Pool:
             if ended is not None:
                 ended(Unavailable(f"connecting to {address} has ended"))
         return channel
-
-
-def _take_error(opening: asyncio.Task[Channel]) -> None:
-    """Retrieve the error of a task: the event loop would log the error if all callers were cancelled."""
-    if not opening.cancelled():
-        opening.exception()

@@ -67,6 +67,12 @@ class Tasks:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
+def take_error(done: asyncio.Future[Any]) -> None:
+    """Mark the error of a finished future as retrieved: the event loop would log it if nobody awaits the future."""
+    if not done.cancelled():
+        done.exception()
+
+
 def call_soon(work: Callable[[], None]) -> None:
     """Let the running event loop call a function in its next turn. Only for the event loop's own thread."""
     asyncio.get_running_loop().call_soon(work)

@@ -51,6 +51,7 @@ class TableFile(Generic[T]):
         # Calls of `save` in the current iteration of the event loop.
         self._changed: tuple[Callable[[], T], int] | None = None
         self._asked: list[Future[None]] = []
+        self._saves = 0
         self._before: list[Callable[[], None]] = []
         # Shared with the thread: the next table to write, and the futures that wait for it.
         self._lock = threading.Lock()
@@ -59,19 +60,22 @@ class TableFile(Generic[T]):
         self._first: deque[Callable[[], None]] = deque()
         self._is_writing = False
 
-    def save(self, table: Callable[[], T], *, order: int, after: Callable[[], None] | None = None) -> Future[None]:
+    def save(
+        self, table: Callable[[], T], *, order: int | None = None, after: Callable[[], None] | None = None
+    ) -> Future[None]:
         """Save the table that the function `table` returns.
 
         The function is called at the end of the event loop's iteration. The thread resolves the returned future once
-        the table is on disk, or sets `StoreNotWritable` as its error. `order` must grow with each change. The thread
-        calls `after` before the write. If `after` raises `StoreError`, no table is written until a later call of
-        `after` succeeds.
+        the table is on disk, or sets `StoreNotWritable` as its error. `order` must grow with each change. It may be
+        None if only this method writes the file. The thread calls `after` before the write. If `after` raises
+        `StoreError`, no table is written until a later call of `after` succeeds.
         """
         saved: Future[None] = Future()
         self._asked.append(saved)
+        self._saves += 1
         if after is not None:
             self._before.append(after)
-        is_first, self._changed = self._changed is None, (table, order)
+        is_first, self._changed = self._changed is None, (table, self._saves if order is None else order)
         if is_first:
             self._run_soon(self._hand_over)
         return saved

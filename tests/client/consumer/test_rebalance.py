@@ -6,7 +6,6 @@ from itertools import pairwise
 
 from pyromq.client.client_config import ConsumerConfig
 from pyromq.client.cluster.cluster_client import ClusterClient
-from pyromq.client.consumer.allocation import averaging
 from pyromq.client.consumer.rebalance import AGAIN_SECONDS, SOON_SECONDS, Rebalance
 from pyromq.clock import SystemClock
 from pyromq.message import Message
@@ -33,7 +32,6 @@ async def unbalanced(cluster, runs, clock):
         client,
         ConsumerConfig(broadcast=True),  # asks nobody whose the queues are
         clock=clock,
-        strategy=averaging,
         topics=topics,
         acquire=nothing,
         revoke=nothing,

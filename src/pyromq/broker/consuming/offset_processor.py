@@ -46,17 +46,11 @@ class OffsetProcessor:
         """
         offset = self._offsets.find(header.consumer_group, header.topic, header.queue_id)
         if offset is None:
-            if header.zero_if_not_found is False or not self._begins_nearby(header.topic, header.queue_id):
+            reading = self._store.reading
+            if header.zero_if_not_found is False or not reading.begins_nearby(header.topic, header.queue_id):
                 raise QueryNotFound("Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first")
             offset = 0
         return Reply(OffsetResponse(offset=offset))
-
-    def _begins_nearby(self, topic: str, queue_id: int) -> bool:
-        if self._store.min_offset(topic, queue_id) > 0:
-            return False
-        first = self._store.reading.place(topic, queue_id, 0)
-        begin = None if first is None else self._store.reading.log_offset_of(first)
-        return begin is None or not self._store.is_cold(begin)
 
     @answers(UpdateConsumerOffset)
     def commit(self, header: UpdateConsumerOffset, call: Call) -> Reply:

@@ -53,7 +53,6 @@ class AssignmentProcessor:
         self._registering = state.registering
         self._file = state.request_modes
         self._saving = TableFile(self._file, msgspec.json.encode, state.run_soon)
-        self._changes = 0
         self._modes: dict[str, dict[str, MessageRequestMode]] = {}
 
     def load(self) -> None:
@@ -78,8 +77,7 @@ class AssignmentProcessor:
             raise GroupNotFound(f"subscription group [{excerpt(mode.group, 100)}] does not exist: create it first")
         self._modes = {topic: modes for topic, modes in self._modes.items() if self._topics.find(topic) is not None}
         self._modes.setdefault(mode.topic, {})[mode.group] = mode
-        self._changes += 1
-        saved = self._saving.save(lambda: MessageRequestModes(by_topic=self._modes), order=self._changes)
+        saved = self._saving.save(lambda: MessageRequestModes(by_topic=self._modes))
         return when_saved(saved, Reply())
 
     @answers(QueryAssignment)

@@ -207,21 +207,11 @@ class PopProcessor:
         if queue is not None:
             return queue
         first = self._store.min_offset(topic, queue_id)
-        if header.init_mode == _FROM_END and topic == header.topic and not self._begins_nearby(topic, queue_id):
+        wants_end = header.init_mode == _FROM_END and topic == header.topic
+        # A recent first message may be older than the group's first pop, and meant for the group.
+        if wants_end and not self._store.reading.begins_nearby(topic, queue_id):
             first = self._store.max_offset(topic, queue_id)
         return self._table.open_queue(header.consumer_group, topic, queue_id, first=first)
-
-    def _begins_nearby(self, topic: str, queue_id: int) -> bool:
-        """Return whether a queue still has its first message, and this message is recent.
-
-        A new group then begins at the first message, also with `_FROM_END`: the message may be older than the group's
-        first pop, and meant for the group.
-        """
-        if self._store.min_offset(topic, queue_id) > 0:
-            return False
-        place = self._store.reading.place(topic, queue_id, 0)
-        begin = None if place is None else self._store.reading.log_offset_of(place)
-        return begin is None or not self._store.is_cold(begin)
 
     def _is_held(self, queue: PoppedQueue, header: PopMessage) -> bool:
         """Return whether messages of an earlier pop block an orderly queue.

@@ -39,9 +39,9 @@ from pyromq.net.tls.certificate_dates import SOON_DAYS, lifetime
 from pyromq.net.tls.failures import speaks_tls
 from pyromq.net.tls.first_bytes import REFUSED
 from pyromq.plural import counted
-from pyromq.remoting.bodies import BrokerAddresses, ClusterTable, KeyValues, TopicRoute, decode_body
+from pyromq.remoting.bodies import BrokerAddresses, ClusterTable, KeyValues, decode_body
 from pyromq.remoting.dispatch import Dispatcher
-from pyromq.remoting.headers import BrokerClusterInfo, BrokerState, RouteOfTopic
+from pyromq.remoting.headers import BrokerClusterInfo, BrokerState
 
 WITH_TLS = "give the authority of its certificate: --tls-ca FILE (ConnectionConfig.tls), see docs/tls.md"
 WITHOUT_TLS = "leave out --tls... options and PYROMQ_TLS... variables, or enable TLS at the server"
@@ -294,7 +294,7 @@ async def _check_topic(cluster: ClusterClient, topic: str, reached: Container[st
         yield Finding(name, False, str(error), "choose another name")
         return
     try:
-        body = await _route(cluster, topic)
+        body = await cluster.ask_route(topic)
     except TopicNotFound:
         yield await _check_auto_creation(cluster, topic)
         return
@@ -318,16 +318,11 @@ async def _check_topic(cluster: ClusterClient, topic: str, reached: Container[st
 async def _check_auto_creation(cluster: ClusterClient, topic: str) -> Finding:
     name = f"topic {topic}"
     try:
-        await _route(cluster, AUTO_CREATE_TOPIC)
+        await cluster.ask_route(AUTO_CREATE_TOPIC)
     except TopicNotFound:
         advice = f"create it with `pyromq topic create {topic}`, or set autoCreateTopicEnable=true at a broker"
         return Finding(name, False, "does not exist, and no broker creates topics by itself", advice)
     return Finding(name, True, "does not exist yet; the first message will create it")
-
-
-async def _route(cluster: ClusterClient, topic: str) -> TopicRoute:
-    response = await cluster.name_servers.ask(RouteOfTopic(topic=topic, standard_json_only=True))
-    return decode_body(TopicRoute, response.check().body)
 
 
 async def explained(name: str, address: str, error: BaseException, clock: Clock) -> Finding | None:

@@ -43,7 +43,7 @@ from pyromq.net.address_server import REFRESH_SECONDS
 from pyromq.net.channel import Channel, Pool
 from pyromq.net.connection_config import ConnectionConfig
 from pyromq.net.server_probes import keep_probing
-from pyromq.net.tasks import Tasks, every
+from pyromq.net.tasks import Tasks, every, take_error
 from pyromq.remoting.bodies import ClusterTable, HeartbeatBody, TopicRoute
 from pyromq.remoting.command import Response
 from pyromq.remoting.dispatch import Dispatcher
@@ -504,8 +504,7 @@ class ClusterClient:
         if (body := self._announce(self.client_id)) is None:
             return None
         beat = self._beats[address] = channel.call_soon(Heartbeat(), encode_body(body), timeout=API_SECONDS)
-        # The callback marks an error as retrieved.
-        beat.add_done_callback(lambda done: done.cancelled() or done.exception())
+        beat.add_done_callback(take_error)
         return beat
 
     async def _beat(self, address: str) -> None:
@@ -541,7 +540,7 @@ class ClusterClient:
 
     async def _fetch(self, topic: str) -> None:
         try:
-            body = await self._ask_route(self.names.wrap(topic))
+            body = await self.ask_route(self.names.wrap(topic))
         except TopicNotFound:
             self.routes.miss(topic)
             raise
@@ -559,14 +558,14 @@ class ClusterClient:
             await self._fetch(topic)
         except TopicNotFound:
             try:
-                template = await self._ask_route(template_topic)
+                template = await self.ask_route(template_topic)
             except TopicNotFound as error:
                 raise TopicNotFound(
                     f"topic {topic!r} does not exist, and no broker creates topics by itself; create it first"
                 ) from error
             self.routes.learn(route_for_new_topic(topic, template, new_queues))
 
-    async def _ask_route(self, topic: str) -> TopicRoute:
+    async def ask_route(self, topic: str) -> TopicRoute:
         response = await self.name_servers.ask(RouteOfTopic(topic=topic, standard_json_only=True))
         return decode_body(TopicRoute, response.check().body)
 

@@ -35,27 +35,15 @@ class QueueOffsets:
 
     async def least(self, queue: MessageQueue) -> int:
         """Return the offset of a queue's first message that still exists."""
-        return await self._ask(
-            queue,
-            MinOffset(topic=self._names.wrap(queue.topic), queue_id=queue.queue_id, broker_name=queue.broker_name),
-        )
+        return await self._ask(queue, MinOffset)
 
     async def end(self, queue: MessageQueue) -> int:
         """Return the offset that the next message of a queue will have."""
-        return await self._ask(
-            queue,
-            MaxOffset(topic=self._names.wrap(queue.topic), queue_id=queue.queue_id, broker_name=queue.broker_name),
-        )
+        return await self._ask(queue, MaxOffset)
 
     async def by_time(self, queue: MessageQueue, timestamp_ms: int) -> int:
         """Return the offset of a queue's message stored nearest to a time (ms since 1970)."""
-        question = SearchOffset(
-            topic=self._names.wrap(queue.topic),
-            queue_id=queue.queue_id,
-            timestamp=timestamp_ms,
-            broker_name=queue.broker_name,
-        )
-        return await self._ask(queue, question)
+        return await self._ask(queue, SearchOffset, timestamp=timestamp_ms)
 
     async def corrected(self, group: str, result: PullResult, *, asked: int, latest_ms: int) -> int:
         """Return and log the offset to continue at after a pull at `asked`, an offset outside the queue.
@@ -173,6 +161,10 @@ class QueueOffsets:
         )
         (await self._cluster.ask_queue(queue, order, timeout=self._timeout)).check()
 
-    async def _ask(self, queue: MessageQueue, question: MinOffset | MaxOffset | SearchOffset) -> int:
-        response = await self._cluster.ask_queue(queue, question, timeout=self._timeout)
+    async def _ask(
+        self, queue: MessageQueue, question: type[MinOffset | MaxOffset | SearchOffset], **fields: int
+    ) -> int:
+        topic = self._names.wrap(queue.topic)
+        header = question(topic=topic, queue_id=queue.queue_id, broker_name=queue.broker_name, **fields)
+        response = await self._cluster.ask_queue(queue, header, timeout=self._timeout)
         return response.check().header(OffsetResponse).offset

@@ -10,9 +10,10 @@ import random
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Generic, TypeVar
 
-from pyromq.client.client_config import ConsumerConfig, Strategy
+from pyromq.client.client_config import ConsumerConfig
 from pyromq.client.cluster.cluster_client import REFRESH_PAUSE, ClusterClient
 from pyromq.client.cluster.topic_routes import Route
+from pyromq.client.consumer.allocation import averaging
 from pyromq.client.consumer.assignment import Assigned
 from pyromq.clock import Clock
 from pyromq.errors import MQError, TopicNotFound, Unavailable
@@ -44,7 +45,7 @@ async def _nothing() -> None:
 
 
 class Rebalance(Generic[Q]):
-    """Keeps `assigned` equal to the strategy's result for the topics that `topics` returns.
+    """Keeps `assigned` equal to the result of the configured strategy for the topics that `topics` returns.
 
     `acquire(queues)` begins to consume queues and returns the acquired ones. `revoke(queues)` ends consuming queues.
     `settle()` is called after each change of `assigned`. `stuck(assigned)` returns why a queue must be acquired again,
@@ -59,7 +60,6 @@ class Rebalance(Generic[Q]):
         config: ConsumerConfig,
         *,
         clock: Clock,
-        strategy: Strategy,
         topics: Callable[[], Iterable[str]],
         acquire: Callable[[list[MessageQueue]], Awaitable[list[Q]]],
         revoke: Callable[[list[Q]], Awaitable[None]],
@@ -71,7 +71,7 @@ class Rebalance(Generic[Q]):
         self._cluster = cluster
         self._config = config
         self._clock = clock
-        self._strategy = strategy
+        self._strategy = config.strategy or averaging
         self._tracebacks = Tracebacks(clock)
         self._topics = topics
         self._acquire = acquire

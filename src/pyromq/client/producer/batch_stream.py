@@ -167,7 +167,6 @@ class AsyncRunProducer(AsyncLifespan):
         timeout: float = 60.0,
         in_flight: int = 8,
         config: ProducerConfig | None = None,
-        clock: Clock | None = None,
     ) -> None:
         self.group = group
         self.config = config or ProducerConfig()
@@ -175,7 +174,7 @@ class AsyncRunProducer(AsyncLifespan):
         self.wire_group = self.names.checked_group(group)
         self.timeout = timeout
         self._in_flight = in_flight
-        self._clock = clock or SystemClock()
+        self._clock = SystemClock()
         # This client sends no heartbeats, because brokers send it no requests.
         self.cluster = ClusterClient(
             namesrv,

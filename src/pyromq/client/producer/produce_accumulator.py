@@ -17,6 +17,7 @@ from pyromq.clock import Clock
 from pyromq.errors import MQError
 from pyromq.message import Message, MessageQueue, SendResult
 from pyromq.names import RETRY_PREFIX
+from pyromq.net.tasks import take_error
 from pyromq.record import MEMBER_BYTES, BatchMember, encode_batch
 
 _Place = tuple[str, MessageQueue | None, bool]  # topic, queue chosen by the caller, `wait_stored`
@@ -139,7 +140,7 @@ class ProduceAccumulator:
             ended=partial(self._ended, batch),
             extra=self._preparation.failover_extra,
         )
-        pending.future.add_done_callback(_retrieved)
+        pending.future.add_done_callback(take_error)
         self._outbox.leave(1, batch.bodies)  # the batch counts as one message from here on
         self._outbox.send(pending)
 
@@ -161,9 +162,3 @@ class ProduceAccumulator:
                 future.set_result(own)
             elif error is not None:
                 future.set_exception(error)
-
-
-def _retrieved(future: asyncio.Future[SendResult]) -> None:
-    """Mark the batch future's error as retrieved: the futures of the messages have it."""
-    if not future.cancelled():
-        future.exception()

@@ -145,6 +145,14 @@ class Reading:
         """Return True if a record is so far from the log's end that the record is probably not resident."""
         return log_offset < self._log.end - self._resident_bytes
 
+    def begins_nearby(self, topic: str, queue_id: int) -> bool:
+        """Return whether a queue still has its first message, and this message is recent; True for an empty queue."""
+        queue = self._queues.find(topic, queue_id)
+        if queue is None or queue.min_offset > 0:
+            return queue is None
+        begin = self.log_offset_of((queue, 0))
+        return begin is None or not self.is_cold(begin)
+
     def to_load(self, topic: str, queue_id: int, first: int, count: int, *, most_bytes: int = _NO_LIMIT) -> PagesToLoad:
         """Return the pages to load for up to `count` messages of a queue; [] if all of their records are resident.
 

@@ -7,12 +7,11 @@ when the application has asked for more messages; without `auto_commit`, when th
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from pyromq.client.application_code import check_takes, was_thrown_in
 from pyromq.client.client_config import ConsumerConfig
 from pyromq.client.cluster.cluster_client import ClusterClient
-from pyromq.client.consumer.allocation import averaging
 from pyromq.client.consumer.assignment import RENEW_SECONDS, Assignment, QueueLockClient
 from pyromq.client.consumer.pull.assigned_queue import AssignedQueue, Positions
 from pyromq.client.consumer.pull.prefetch import Prefetch
@@ -73,19 +72,24 @@ class QueueWatch:
         """Call the listener, one call at a time, until it was called with the present queues."""
         while self._watched.get(topic) is watched and (queues := self._queues(topic)) != watched.notified:
             watched.notified = queues
-            try:
-                result = watched.listener(list(queues))
-                if inspect.isawaitable(result):
-                    await result
-            except BaseException as error:
-                if was_thrown_in(error):
-                    raise
-                logger.warning("the listener for the queues of topic %s failed", topic, exc_info=error)
+            await _call(watched.listener, queues, "the listener for the queues of topic %s failed", topic)
         watched.busy = False
 
     def _queues(self, topic: str) -> tuple[MessageQueue, ...]:
         route = self._cluster.routes.find(topic)
         return route.readable if route is not None else ()
+
+
+async def _call(listener: QueueListener, queues: Iterable[MessageQueue], failed: str, *names: str) -> None:
+    """Call a listener, plain or `async`. Its exception is logged as the text `failed` with these names."""
+    try:
+        result = listener(list(queues))
+        if inspect.isawaitable(result):
+            await result
+    except BaseException as error:
+        if was_thrown_in(error):
+            raise
+        logger.warning(failed, *names, exc_info=error)
 
 
 LOOK_SECONDS = 0.01  # interval of checks whether a revoked queue is drained, because iteration sets no event
@@ -131,7 +135,6 @@ class SubscribedQueues:
             cluster,
             config,
             clock=clock,
-            strategy=config.strategy or averaging,
             topics=lambda: self._subscriptions.topics,
             acquire=self._queues.acquire,
             revoke=self._queues.revoke,
@@ -245,20 +248,8 @@ class SubscribedQueues:
             queues = sorted(queue for queue in self._assigned if queue.topic == topic)
             if queues != self._notified[topic]:
                 self._notified[topic] = queues
-                await self._tell(topic, self._subscriptions.listener(topic), queues)
+                if (listener := self._subscriptions.listener(topic)) is not None:
+                    failed = "group %s: the listener for this member's queues of topic %s failed"
+                    await _call(listener, queues, failed, self._group, topic)
         for assigned in self._assigned.values():
             self._fetching.begin_once(assigned)
-
-    async def _tell(self, topic: str, listener: QueueListener | None, queues: list[MessageQueue]) -> None:
-        if listener is None:
-            return
-        try:
-            result = listener(list(queues))
-            if inspect.isawaitable(result):
-                await result
-        except BaseException as error:
-            if was_thrown_in(error):
-                raise
-            logger.warning(
-                "group %s: the listener for this member's queues of topic %s failed", self._group, topic, exc_info=error
-            )

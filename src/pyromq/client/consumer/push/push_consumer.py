@@ -18,7 +18,6 @@ from pyromq.client.client_hooks import connect_hooks
 from pyromq.client.cluster.cluster_client import AsyncLifespan, ClusterClient
 from pyromq.client.cluster.namespace import namespace_of
 from pyromq.client.cluster.topic_routes import Route
-from pyromq.client.consumer.allocation import averaging
 from pyromq.client.consumer.assignment import QueueLockClient
 from pyromq.client.consumer.consumer_status import ConsumerInternals, ConsumerStatusProcessor
 from pyromq.client.consumer.group_offsets import LocalOffsetStore, group_offsets
@@ -185,7 +184,6 @@ class AsyncConsumer(AsyncLifespan):
             self._cluster,
             config,
             clock=clock,
-            strategy=config.strategy or averaging,
             topics=lambda: self._subscriptions.topics,
             acquire=self._assignment.acquire,
             revoke=self._assignment.queues.revoke,

@@ -43,12 +43,12 @@ class Console:
             config.data.mkdir(parents=True, exist_ok=True, mode=0o700)
         except OSError as error:
             raise UsageError(f"the console's folder {config.data} cannot be created: {error.strerror}") from error
-        self.accounts = ConsoleAccounts(config.data / "accounts.json")
+        self.sessions = Sessions(self.clock, hours=config.session_hours)
+        self.accounts = ConsoleAccounts(config.data / "accounts.json", on_change=self.sessions.end_all_of)
         check_protection(config, has_accounts=bool(self.accounts.all()))
         self.audit = ConsoleAuditLog(config.data / "audit.log", self.clock)
         self.redrives = Redrives(self.clock, self.audit)
         self.saved = SavedSearches(config.data / "searches.json")
-        self.sessions = Sessions(self.clock, hours=config.session_hours)
         self.kept_forms = KeptForms(self.clock)
         self.sign_in_failures = SignInFailures(self.clock)
         self.history = ClusterHistory(sample_seconds=config.sample_seconds)

@@ -340,3 +340,36 @@ async def test_an_account_acts_with_its_own_keys(config):
     assert own is not shared
     assert own._connections.access_key == "anna-key"
     console.audit.close()
+
+
+@pytest.fixture
+def on_disk(signed, config):
+    """The accounts as `pyromq console account` opens them, while the console runs."""
+    return ConsoleAccounts(config.data / "accounts.json")
+
+
+async def test_a_password_set_on_the_command_line_works_at_once_and_ends_sessions(signed, on_disk):
+    await signed.sign_in("viewer")
+    on_disk.save("viewer", password="another password")
+    answer = await signed.client.get("/topics", follow_redirects=False)
+    assert (answer.status_code, answer.headers["location"].split("?")[0]) == (303, "/sign-in")
+    await signed.sign_in("viewer", status=401)
+    await signed.sign_in("viewer", "another password")
+
+
+async def test_an_account_of_the_command_line_survives_changes_on_the_page(signed, on_disk):
+    on_disk.save("bob", role="viewer", password=PASSWORD)
+    await signed.sign_in("admin")
+    fields = {"name": "carol", "role": "operator", "password": PASSWORD, "password_again": PASSWORD}
+    await signed.post("/accounts/save", **fields)
+    assert {each.name for each in on_disk.all()} >= {"bob", "carol"}
+
+
+async def test_a_running_console_keeps_its_accounts_if_their_file_is_gone_or_broken(signed, config, caplog):
+    path = config.data / "accounts.json"
+    path.write_text("[")
+    await signed.sign_in("viewer")
+    assert "cannot be read" in caplog.text
+    path.unlink()
+    assert (await signed.client.get("/topics")).status_code == 200
+    assert not signed.console.is_open

@@ -118,7 +118,7 @@ def list_accounts(data: Path, output: str) -> None:
     """List accounts and their roles."""
     found = _accounts(data).all() if (data / "accounts.json").exists() else []
     rows = [{"name": each.name, "role": each.role, "access_key": each.access_key} for each in found]
-    show_rows(rows, output, empty="no accounts: every visitor of the console may do everything")
+    show_rows(rows, output, empty=f"no accounts in {data}: every visitor of its console may do everything")
 
 
 @account.command("set")
@@ -129,14 +129,17 @@ def list_accounts(data: Path, output: str) -> None:
 )
 @_DATA
 def set_account(name: str, role: str | None, password_file: TextIO | None, data: Path) -> None:
-    """Create account NAME, or change its role or password. A running console reads it at its next start."""
+    """Create account NAME, or change its role or password.
+
+    Takes effect immediately, and ends the account's sessions.
+    """
     accounts = _accounts(data)
     if password_file is not None:
         password = password_file.read().rstrip("\n")
     else:
         password = click.prompt("Password", hide_input=True, confirmation_prompt=True, default="", show_default=False)
     saved = accounts.save(name, role=role, password=password or None)
-    click.echo(f"account {saved.name} is saved: {saved.role}")
+    click.echo(f"account {saved.name} is saved in {data}: {saved.role}")
 
 
 @account.command("delete")

@@ -253,7 +253,7 @@ def _check_open(connection: Any) -> None:
     if _state(connection) == _FAILED:
         raise UsageError(
             "a statement in the block has failed, so the database refuses to commit; let the block raise the error, or "
-            "put the statement into a savepoint (`with connection.transaction()`)"
+            "put the statement into a savepoint"
         )
 
 

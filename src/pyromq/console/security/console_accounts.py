@@ -7,6 +7,7 @@ stored as they are, because they sign requests.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from enum import IntEnum
 from functools import cached_property
 from pathlib import Path
@@ -16,6 +17,9 @@ from argon2 import PasswordHasher
 from argon2.exceptions import Argon2Error, InvalidHashError
 
 from pyromq.errors import UsageError
+from pyromq.logs import logger_of
+
+logger = logger_of(__name__)
 
 LEAST_PASSWORD = 8  # least number of characters in a password
 MOST_PASSWORD = 1024  # limit of characters in a password: hashing a longer password takes longer
@@ -62,28 +66,34 @@ class ConsoleAccount(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ConsoleAccounts:
-    """The accounts of the console in one file. A change takes effect after the file is written."""
+    """The accounts of the console in one file. A change takes effect after the file is written.
 
-    def __init__(self, path: Path) -> None:
+    Each method first reads the file again if another process has changed it, and then calls `on_change` with the name
+    of each account that was changed or deleted. If the file is gone or invalid, the accounts stay as they were.
+    """
+
+    def __init__(self, path: Path, on_change: Callable[[str], None] = lambda name: None) -> None:
         self._path = path
+        self._on_change = on_change
         self._hasher = PasswordHasher()
         self._accounts: dict[str, ConsoleAccount] = {}
+        self._version: tuple[int, ...] = ()
         if path.exists():
-            try:
-                found = msgspec.json.decode(path.read_bytes(), type=list[ConsoleAccount])
-                self._accounts = {each.name: each for each in found if each.rank}
-            except (msgspec.DecodeError, UsageError) as error:
-                raise UsageError(f"the console's accounts in {path} cannot be read: {error}") from error
+            self._version = _version_of(path.stat())
+            self._accounts = self._read()
 
     def all(self) -> list[ConsoleAccount]:
         """The accounts in order of names."""
+        self._refresh()
         return [self._accounts[name] for name in sorted(self._accounts)]
 
     def find(self, name: str) -> ConsoleAccount | None:
+        self._refresh()
         return self._accounts.get(name)
 
     def signed_in(self, name: str, password: str) -> ConsoleAccount | None:
         """Return the account with this name and password; None if there is none. Takes some 50 ms of processor time."""
+        self._refresh()
         account, nobody = self._accounts.get(name), self._nobody
         known = account.password_hash if account is not None else nobody
         try:
@@ -110,6 +120,7 @@ class ConsoleAccounts:
 
         Raises `UsageError`.
         """
+        self._refresh()
         known = self._accounts.get(name)
         _check_name(name)
         if known is None and (role is None or not password):
@@ -137,10 +148,35 @@ class ConsoleAccounts:
 
     def delete(self, name: str) -> None:
         """Delete an account. Raises `UsageError` if the account does not exist, or is the only administrator."""
+        self._refresh()
         if name not in self._accounts:
             raise UsageError(f"account {name} does not exist")
         self._keep_an_admin(name)
         self._write({key: each for key, each in self._accounts.items() if key != name})
+
+    def _refresh(self) -> None:
+        try:
+            version = _version_of(self._path.stat())
+            if version == self._version:
+                return
+            self._version = version
+            found = self._read()
+        except FileNotFoundError:
+            return  # without accounts, every visitor could do everything
+        except UsageError as error:
+            logger.error("%s; the accounts stay as they were", error)  # noqa: TRY400  its text is all there is to know
+            return
+        before, self._accounts = self._accounts, found
+        for name, account in before.items():
+            if found.get(name) != account:
+                self._on_change(name)
+
+    def _read(self) -> dict[str, ConsoleAccount]:
+        try:
+            found = msgspec.json.decode(self._path.read_bytes(), type=list[ConsoleAccount])
+            return {each.name: each for each in found if each.rank}
+        except (msgspec.DecodeError, UsageError) as error:
+            raise UsageError(f"the console's accounts in {self._path} cannot be read: {error}") from error
 
     def _keep_an_admin(self, name: str) -> None:
         others = [each for each in self._accounts.values() if each.name != name]
@@ -155,8 +191,13 @@ class ConsoleAccounts:
             file.write(body + b"\n")
             file.flush()
             os.fsync(file.fileno())
+            version = _version_of(os.fstat(file.fileno()))
         draft.replace(self._path)
-        self._accounts = accounts
+        self._accounts, self._version = accounts, version
+
+
+def _version_of(found: os.stat_result) -> tuple[int, ...]:
+    return found.st_mtime_ns, found.st_ino, found.st_size
 
 
 def _check_name(name: str) -> None:

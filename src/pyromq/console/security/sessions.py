@@ -112,7 +112,8 @@ class Sessions:
 
     def end_all_of(self, name: str) -> None:
         """End all sessions of an account that was deleted, or has a new password or role."""
-        self._sessions = {key: each for key, each in self._sessions.items() if each.name != name}
+        known = list(self._sessions.items())  # at once: another thread may check a password
+        self._sessions = {key: each for key, each in known if each.name != name}
 
 
 @dataclass(frozen=True, slots=True)

@@ -105,8 +105,9 @@ def session_of(request: Request, console: Console) -> tuple[BrowserSession | Non
 
     If the console has no accounts, every visitor gets a session with the first page.
     """
+    is_open = console.is_open  # first, because a changed account ends its sessions
     session = console.sessions.find(request.cookies.get(COOKIE))
-    if console.is_open:
+    if is_open:
         if session is None or session.name is not None:
             session = console.sessions.begin(None)
             request.state.new_session = session.key

@@ -305,7 +305,7 @@ class SegmentedLog:
                     f"{segment.path} has {size} bytes, expected {self.segment_bytes}: {self._advice_on_size(size)}"
                 )
 
-    def _advice_on_size(self, size: int) -> str:
+    def _advice_on_size(self, size: int | None) -> str:
         sizes = {self._disk.size(segment.path) for segment in self.segments}
         distances = {
             later.base - earlier.base for earlier, later in zip(self.segments, self.segments[1:], strict=False)

@@ -43,6 +43,7 @@ class ChangedSettings:
         self._is_all = False  # whether the file must have nothing but `_unkept`: they are all changes of a master
         self._kept: Future[None] | None = None  # completes when `_unkept` is on disk
         self._saving = TableFile(file, partial(_merged, file))
+        self.close = self._saving.close  # blocks until all changes are on disk, or have failed
         self.next_start: dict[str, str] = {}  # changes that take effect at the next start
         self.version = DataVersion(timestamp=clock.now_ms(), counter=0)
 
@@ -54,10 +55,6 @@ class ChangedSettings:
         self._apply(changes)
         self.version = DataVersion(timestamp=self._clock.now_ms(), counter=self.version.counter + 1)
         return self._keep(changes)
-
-    def close(self) -> None:
-        """Block until all changes are on disk, or have failed."""
-        self._saving.close()
 
     # -- replicas of a set
 

@@ -77,6 +77,7 @@ class Topics:
         self._config = config
         self._file = file
         self._saving = TableFile(file, _encoded, run_soon)
+        self.close = self._saving.close  # blocks until all changes are on disk, or have failed
         self._adopted: Future[None] | None = None  # the save of the last copy of a master's table
         self.unsaved: dict[str, Future[None]] = {}
         self._clock = clock
@@ -111,10 +112,6 @@ class Topics:
     def persist(self) -> None:
         """Write the table to disk now. Blocks. Raises `StoreNotWritable`."""
         self._file.save(_encoded(self.table()), order=self._changes)
-
-    def close(self) -> None:
-        """Block until all changes are on disk, or have failed."""
-        self._saving.close()
 
     def table(self) -> TopicConfigTable:
         """Return a copy of all settings with their data version, for request 21 and for name servers."""

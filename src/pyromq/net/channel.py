@@ -21,7 +21,6 @@ from pyromq.net.tls.failures import refused_handshake
 from pyromq.remoting.command import Response
 from pyromq.remoting.dispatch import Completed, Dispatching
 from pyromq.remoting.header import Filled, Header
-from pyromq.remoting.remoting_session import RemotingSession
 
 logger = logger_of(__name__)
 
@@ -40,14 +39,17 @@ class Channel:
         self._name = name
         self._silent = silent
         self._connection = connection
-        self._session = connection.session
+        self.session = connection.session
+        self.notify = connection.session.notify  # sends a one-way request
+        self.flush = connection.flush  # writes the requests of this turn of the event loop immediately
+        self.cut = connection.cut  # aborts the connection, as if this process had crashed or the network had failed
         self._ended = ended
         self._loop = asyncio.get_running_loop()
         self._expiry: asyncio.TimerHandle | None = None
 
     @property
     def address(self) -> str:
-        return self._session.address
+        return self.session.address
 
     @property
     def local_address(self) -> tuple[str, int]:
@@ -62,11 +64,7 @@ class Channel:
 
     @property
     def closed(self) -> bool:
-        return self._session.closed
-
-    @property
-    def session(self) -> RemotingSession:
-        return self._session
+        return self.session.closed
 
     def call_soon(self, header: Header | Filled, body: bytes = b"", *, timeout: float) -> asyncio.Future[Response]:
         """Send a request at the end of the event loop's turn; return a future of its response.
@@ -96,7 +94,7 @@ class Channel:
                 answered(error)
                 return
             answered = self._silent.around(self._name, answered)
-        self._session.call(header, body, timeout=timeout, answered=answered)
+        self.session.call(header, body, timeout=timeout, answered=answered)
         if self._expiry is None:
             self.watch()
 
@@ -104,10 +102,6 @@ class Channel:
         """Make calls fail at their deadlines. For callers that send through the session directly."""
         if self._expiry is None:
             self._expiry = self._loop.call_later(0.1, self._expire)
-
-    def flush(self) -> None:
-        """Write the requests of this turn of the event loop immediately."""
-        self._connection.flush()
 
     def ask_at_once(self, header: Header | Filled, body: bytes = b"", *, timeout: float, answered: Completed) -> None:
         """Send a request as `ask` does, and write the bytes before returning.
@@ -126,10 +120,6 @@ class Channel:
         if not self._connection.writable.is_set():
             timeout = await self.writable(header.code, timeout)
         return await self.call_soon(header, body, timeout=timeout)
-
-    def notify(self, header: Header | Filled, body: bytes = b"") -> None:
-        """Send a one-way request."""
-        self._session.notify(header, body)
 
     async def writable(self, code: int, timeout: float) -> float:
         """Wait while the unsent bytes exceed `HIGH_WATER_BYTES`; return the rest of the timeout in seconds.
@@ -150,7 +140,7 @@ class Channel:
 
         Bytes that the peer does not read within 1 s are lost.
         """
-        if not self._session.closed:
+        if not self.session.closed:
             self._connection.finish()
             try:
                 async with asyncio.timeout(WRITE_SECONDS):
@@ -162,13 +152,9 @@ class Channel:
             self._expiry.cancel()
             self._expiry = None
 
-    def cut(self) -> None:
-        """Abort the connection, as if this process had crashed or the network had failed."""
-        self._connection.cut()
-
     def _expire(self) -> None:
-        self._session.expire()
-        waiting = self._session.waiting and not self._session.closed
+        self.session.expire()
+        waiting = self.session.waiting and not self.session.closed
         self._expiry = self._loop.call_later(0.1, self._expire) if waiting else None
 
 

@@ -113,6 +113,7 @@ class AclWatch:
         self._folder = folder
         self._permissions = permissions
         self._thread = thread
+        self.close = thread.shutdown  # blocks until the watching thread has ended
         self._looking: Future[None] | None = None
         self._read: Stamps = {}  # stamps of the files when they were last read
         self._seen: Stamps = {}  # stamps of the files at the last look
@@ -176,10 +177,6 @@ class AclWatch:
                     self._folder.write(path, raw)
 
         return self.change(replace_all)
-
-    def close(self) -> None:
-        """Block until the watching thread has ended."""
-        self._thread.shutdown()
 
     def _look(self) -> None:
         try:

@@ -52,9 +52,7 @@ class Acknowledgements:
         self._parts: dict[_Destination, list[_Part]] = {}
         self._no_batches_until: dict[str, float] = {}  # broker name -> end of the time without batches
         self._tasks = Tasks()
-
-    async def close(self) -> None:
-        await self._tasks.stop()
+        self.close = self._tasks.stop
 
     async def acknowledge(
         self, access: ClusterAccess, group: str, topic: str, handles: Sequence[ReceiptHandle]

@@ -119,10 +119,7 @@ class GrpcDispatch:
         self._access_of = access_of
         self._commands: dict[GrpcStream, int] = {}  # number of each stream's telemetry commands that are handled now
         self._tasks = Tasks()
-
-    async def close(self) -> None:
-        """Cancel the calls that are not answered yet."""
-        await self._tasks.stop()
+        self.close = self._tasks.stop  # cancels the calls in work
 
     def opened(self, stream: GrpcStream) -> None:
         method = self._methods.get(stream.path)

@@ -73,11 +73,9 @@ class Renewals:
         self._holders: dict[GrpcClient, _Holder] = {}
         self._quota: Quota[GrpcClient] = Quota("MAX_RENEWED", MAX_RENEWED)
         self._tasks = Tasks()
+        self.close = self._tasks.stop
         self._runs = False
         self._busy: set[str] = set()  # brokers that have not answered all renewals of an earlier turn
-
-    async def close(self) -> None:
-        await self._tasks.stop()
 
     @property
     def count(self) -> int:

@@ -122,7 +122,8 @@ class Flusher:
     def wait(self, log_offset: int) -> Future[bool]:
         """Return a future that resolves to True once the log before `log_offset` is on disk.
 
-        The future resolves to False after `sync_flush_timeout_ms`, or if a flush fails.
+        The future resolves to False after `sync_flush_timeout_ms`, or if a flush fails. The flusher's thread resolves
+        the future.
         """
         flushed: Future[bool] = Future()
         if log_offset <= self.flushed_to or self._failure is not None:

@@ -111,22 +111,25 @@ class MessageStore:
         self._open = False
         self.cutting: CutRange | None = None  # the cut of the log that `finish_cut` has not finished
         self._finish_cut: Callable[[], None] = lambda: None
-        # These methods are bound once, as they are called for every message.
+        self._bind()
+
+    def _bind(self) -> None:
+        """Make methods of the parts the store's own; most of them are called for every message."""
         self._by_topic = self._queues.by_topic
         self.queues_of = self._by_topic.get
         self.queue_tail = self._queues.find
         self.log_tail: LogTail = self._log
+        self.lock = self._directory.lock  # `open` does that too, unless the folder is locked
+        self.flush_due = self._flusher.turn  # only for a disk without threads
+        self.wait_flushed = self._flusher.wait
+        self.refuse_own, self.drop_incomplete = self._log.refuse_own, self._log.drop_incomplete
+        self.record_at, self.message_at = self._log.record_at, self._log.message_at
+        self.records_from, self.is_cold = self._log.records_from, self.reading.is_cold
+        self.drop_entries = self._queues.drop_entries
         self._append_record = self._log.append
         self._dispatch = self._dispatcher.dispatch
 
     # -- life
-
-    def lock(self) -> None:
-        """Lock the data folder. `open` does that too, unless the folder is locked.
-
-        Raises as `open` does.
-        """
-        self._directory.lock()
 
     @property
     def crashed(self) -> bool:
@@ -243,13 +246,6 @@ class MessageStore:
         """Resolve the expired waits of `wait_flushed` to False. Must be called about once a second."""
         self._flusher.expire(self._clock.monotonic())
 
-    def flush_due(self) -> bool:
-        """Flush the data whose flush is due. Only for a disk without threads.
-
-        Return False if a flush has failed: the store then refuses messages.
-        """
-        return self._flusher.turn()
-
     # -- writing
 
     def listen(self, arrived: Callable[[StoredMessage, int], None], arrived_together: BatchListener) -> None:
@@ -322,14 +318,6 @@ class MessageStore:
         """Log offset up to which all records are on disk."""
         return self._flusher.flushed_to
 
-    def wait_flushed(self, log_offset: int) -> Future[bool]:
-        """Return a future that resolves to True once the log before `log_offset` is on disk.
-
-        The future resolves to False after `sync_flush_timeout_ms`, or if a flush fails. The flusher's thread resolves
-        the future.
-        """
-        return self._flusher.wait(log_offset)
-
     @property
     def refusal(self) -> str:
         """Reason why messages are refused; "" if messages are accepted."""
@@ -354,14 +342,6 @@ class MessageStore:
     def written_end(self) -> int:
         """Log offset after the last byte of the log. `append_bytes` may have left an incomplete record at the end."""
         return self._log.written_end
-
-    def refuse_own(self, reason: str) -> None:
-        """Refuse appends, but not `append_bytes`, with `reason` as the text of their error; "" ends that."""
-        self._log.refuse_own(reason)
-
-    def drop_incomplete(self) -> None:
-        """Remove the bytes of an incomplete record that `append_bytes` left at the log's end."""
-        self._log.drop_incomplete()
 
     def views(self, start: int, most: int) -> memoryview:
         """Return a read-only view of up to `most` bytes of the log from log offset `start` on.
@@ -406,21 +386,10 @@ class MessageStore:
         else:
             self._unconfirmed.append((self._log.end, action))
 
-    def record_at(self, log_offset: int) -> memoryview | None:
-        """Return the record that begins at a log offset; None if no record begins there."""
-        return self._log.record_at(log_offset)
-
     def confirmed_record_at(self, log_offset: int) -> memoryview | None:
         """Return the record that begins at a log offset; None if no record begins there or it is not confirmed."""
         record = self._log.record_at(log_offset)
         return None if record is None or log_offset + len(record) > self._log.readable_to else record
-
-    def message_at(self, log_offset: int, *, check_crc: bool = True) -> StoredMessage | None:
-        """Return the message whose record begins at a log offset; None if no record begins there.
-
-        Raises `StoreCorrupt` if the record is damaged.
-        """
-        return self._log.message_at(log_offset, check_crc=check_crc)
 
     # -- queues
 
@@ -440,13 +409,6 @@ class MessageStore:
         """
         self._queues.delete(topic)
         return self._flusher.note_deletion()
-
-    def drop_entries(self, topic: str, log_offset: int) -> bool:
-        """Empty the queues of a topic that was deleted at a log offset, unless they have later entries.
-
-        Return whether there were any. Blocks while the ends file is saved. Raises `OSError`.
-        """
-        return self._queues.drop_entries(topic, log_offset)
 
     def min_offset(self, topic: str, queue_id: int) -> int:
         """Return the queue offset of a queue's first message; 0 for an unknown queue."""
@@ -553,14 +515,6 @@ class MessageStore:
         if min(starts) >= self._log.min_offset and starts[-1] < self._log.end:
             return self._log.copies(starts, sizes, wait=wait or self.residency.is_recent(starts[0]))
         return [bytes(self._log.record_at(start) or b"") for start in starts]
-
-    def records_from(self, log_offset: int) -> Iterator[tuple[int, memoryview]]:
-        """Yield log offset and record of all topics in order of arrival, from a log offset where a record begins."""
-        return self._log.records_from(log_offset)
-
-    def is_cold(self, log_offset: int) -> bool:
-        """Return True if a record is so far from the log's end that the record is probably not resident."""
-        return self.reading.is_cold(log_offset)
 
     # -- keys
 

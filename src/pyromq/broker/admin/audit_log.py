@@ -103,6 +103,7 @@ class AuditFile:
         self._disk = disk
         self._clock = clock
         self._thread = worker(disk, "audit-log")
+        self.close = self._thread.shutdown  # blocks until all queued lines are written or lost
         self._lock = threading.Lock()  # guards `_waiting` and `_missing`, which event loop and thread change
         self._waiting: list[bytes] = []
         self._missing = 0
@@ -118,10 +119,6 @@ class AuditFile:
             is_first = len(self._waiting) == 1
         if is_first:
             self._thread.submit(self._write)
-
-    def close(self) -> None:
-        """Block until all queued lines are written or lost."""
-        self._thread.shutdown()
 
     def _write(self) -> None:
         with self._lock:

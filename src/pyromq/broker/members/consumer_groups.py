@@ -57,6 +57,7 @@ class ConsumerGroups:
         self._config = config
         self._file = file
         self._changes = TableFile(file, _encoded, run_soon)
+        self.close = self._changes.close  # blocks until all changes are on disk, or have failed
         self._clock = clock
         self._is_saved = True
         self._adopted: Future[None] | None = None  # the save of the last copy of a master's table
@@ -158,10 +159,6 @@ class ConsumerGroups:
         if len(self._table) >= most + MORE_SYSTEM_GROUPS * is_system_group(name):
             text = f"group [{name}] is not created: this broker has {len(self._table)} groups; delete some"
             raise LimitReached("maxGroups", most, text)
-
-    def close(self) -> None:
-        """Block until all changes are on disk, or have failed."""
-        self._changes.close()
 
     def _changed(self) -> Future[None]:
         self._renew()

@@ -53,16 +53,13 @@ class AssignmentProcessor:
         self._registering = state.registering
         self._file = state.request_modes
         self._saving = TableFile(self._file, msgspec.json.encode, state.run_soon)
+        self.close = self._saving.close  # blocks until all changes are on disk, or have failed
         self._modes: dict[str, dict[str, MessageRequestMode]] = {}
 
     def load(self) -> None:
         """Read the modes from disk. Raises `StoreCorrupt` naming the file."""
         stored = self._file.read(partial(decode_body, MessageRequestModes, bounds=FILE))
         self._modes = {} if stored is None else dict(stored.by_topic)
-
-    def close(self) -> None:
-        """Block until all changes are on disk, or have failed."""
-        self._saving.close()
 
     @answers(SetMessageRequestMode)
     def set_mode(self, header: SetMessageRequestMode, call: Call) -> Reply | Future[Reply]:

@@ -32,15 +32,12 @@ class RecordAccess:
         self._now = now
         self._do = do
         self._calls = Tasks()
+        self.stop = self._calls.stop
 
     def begin(self, replica: Replica, action: ReadRecord | SwapRecord) -> None:
         """Start a read or a compare-and-swap of the set's record. Its result is passed to `replica`."""
         call = self._read(replica, action) if isinstance(action, ReadRecord) else self._swap(replica, action)
         self._calls.start(call, name="read or swap the set's record")
-
-    async def stop(self) -> None:
-        """Cancel the reads and writes that are still waiting for an answer."""
-        await self._calls.stop()
 
     async def _read(self, replica: Replica, action: ReadRecord) -> None:
         try:

@@ -73,14 +73,12 @@ class SlaveTables:
         self._connections = state.config.connections
         self._clock = state.clock
         self._tasks = Tasks()
+        self.stop = self._tasks.stop
         self._waiting: deque[_Progress] = deque()
 
     async def start(self) -> None:
         if not self._role.is_master:
             self._tasks.start(self._keep_copying(), name="copy the master's tables")
-
-    async def stop(self) -> None:
-        await self._tasks.stop()
 
     async def _keep_copying(self) -> None:
         await self._clock.sleep(FIRST_SECONDS)

@@ -272,7 +272,7 @@ class CommitLog(LogTail):
             self.memory = None  # the next byte begins a file
 
     def drop_incomplete(self) -> None:
-        """Overwrite received bytes after `end` with zeros."""
+        """Overwrite received bytes after `end` with zeros: `append_bytes` may have left an incomplete record there."""
         if self._received_end > self.end:
             assert self.memory is not None
             position, size = self.end - self.base, self._received_end - self.end
@@ -391,7 +391,7 @@ class CommitLog(LogTail):
         logger.error("%s byte %d: no record begins here; skipped to the next one", segment.path, start - segment.base)
         return self.end if following is None else min(following.log_offset, self.end)
 
-    def message_at(self, log_offset: int, *, check_crc: bool) -> StoredMessage | None:
+    def message_at(self, log_offset: int, *, check_crc: bool = True) -> StoredMessage | None:
         """Return the message whose record begins at a log offset; None if no record begins there.
 
         Raises `StoreCorrupt` with file and byte if the record is damaged. The body's checksum is compared only with

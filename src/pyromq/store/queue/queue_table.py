@@ -168,7 +168,8 @@ class QueueTable:
     def drop_entries(self, topic: str, log_offset: int) -> bool:
         """Empty the queues of a topic whose entries all lead to records before a log offset, as `begin_again` does.
 
-        Return whether there were any.
+        The topic was deleted at this log offset. Return whether there were any. Blocks while the ends file is saved.
+        Raises `OSError`.
         """
         obsolete = [queue for queue in self.by_topic.get(topic, {}).values() if 0 < queue.covered_to <= log_offset]
         for queue in obsolete:

@@ -39,6 +39,7 @@ class ReplicaSetProcessor:
         self._server = server
         self._now = now
         self._tasks = Tasks()
+        self.stop = self._tasks.stop
 
     @answers(ReplicaSetState)
     def state(self, header: ReplicaSetState, call: Call) -> Reply:
@@ -84,6 +85,3 @@ class ReplicaSetProcessor:
         if server.trouble is None and record is not None and record.is_in_sync(replica.config.member):
             return f"replica {server.number} is in sync: it needs no accepted loss to become the master"
         return None
-
-    async def stop(self) -> None:
-        await self._tasks.stop()

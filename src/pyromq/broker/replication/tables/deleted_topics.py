@@ -28,6 +28,7 @@ class DeletedTopics:
         self._store = store
         self._file = file
         self._saving = TableFile(file, _encoded, run_soon)
+        self.close = self._saving.close  # blocks until all changes are on disk, or have failed
         self._table: dict[str, int] = {}
         self._ahead: dict[str, int] = {}  # deletions that have not taken effect here
         self._saved: Future[None] | None = None
@@ -82,10 +83,6 @@ class DeletedTopics:
             self._ahead = {topic: min(offset, end) for topic, offset in self._ahead.items()}
             self.apply()
             self._change({topic: min(offset, end) for topic, offset in self._table.items()})
-
-    def close(self) -> None:
-        """Block until the table is on disk, or has failed."""
-        self._saving.close()
 
 
 _decoded = partial(msgspec.json.decode, type=dict[str, int])

@@ -25,7 +25,7 @@ from servers import PLAIN, of_checkout, our_server
 KIB = 1024
 MESSAGES = 400_000
 LEFT_OUT = 2 * KIB  # a consumer says each thousandth message only
-MOST_SECONDS = 60.0
+MAX_SECONDS = 60.0
 OURS, JAVA = "pyromq", "Java"
 TOPIC = "rate"
 
@@ -112,7 +112,7 @@ def _pace(member: Member) -> Pace:
 
 def _wait(member: Member, count: int) -> float:
     """Wait until so many are counted; return the member's seconds of processor time by then."""
-    member.wait(lambda lines: any(_count(line) >= count for line in lines[-1:]), f"{count} messages", MOST_SECONDS)
+    member.wait(lambda lines: any(_count(line) >= count for line in lines[-1:]), f"{count} messages", MAX_SECONDS)
     return member.cpu_seconds()
 
 

@@ -85,7 +85,7 @@ def _options() -> argparse.Namespace:
     if (os.cpu_count() or 1) < 2 or not shutil.which("taskset"):
         parser.error("needs two cores and taskset (package util-linux)")
     if options.java and not options.java.is_dir():
-        parser.error(f"--java: {options.java} is no folder")
+        parser.error(f"--java: {options.java} is not a folder")
     options.parts = options.parts or list(PARTS)
     return options
 

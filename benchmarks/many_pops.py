@@ -44,7 +44,7 @@ CONNECTIONS = 20  # of waiting pops
 LOOPS = 8  # consumers on one connection
 ACKS = 100_000  # messages whose acknowledgement is measured while all others stay in flight
 HOUR_MS = 3_600_000
-MOST_MESSAGES = 1_000_000  # a group may use half of the broker's limit, so the limit is higher here
+MAX_MESSAGES = 1_000_000  # a group may use half of the broker's limit, so the limit is higher here
 POLL_MS = 20_000
 
 
@@ -60,7 +60,7 @@ class Broker:
         """Return the seconds until the first answer."""
         started = time.monotonic()
         config = self.folder / "broker.conf"
-        config.write_text(f"maxPopsInFlight={4 * MOST_MESSAGES}\n")
+        config.write_text(f"maxPopsInFlight={4 * MAX_MESSAGES}\n")
         self.process = broker_at(self.port, self.folder, "--config", str(config))
         await reachable(self.port)
         return time.monotonic() - started

@@ -36,7 +36,7 @@ FOLLOWER_CORE = 1
 SET = "bench"
 STATE_KEY = f"/pyromq/DefaultCluster/{SET}/state"
 SET_SECONDS = 60.0
-LOOK_SECONDS = 0.05
+CHECK_SECONDS = 0.05
 _RUNTIME_INFO = 28
 _LENGTH = struct.Struct(">I")
 
@@ -96,7 +96,7 @@ def wait_until(is_so: Callable[[], bool], what: str) -> None:
     while not is_so():
         if time.monotonic() > until:
             raise SystemExit(f"after {SET_SECONDS:g} s not yet: {what}")
-        time.sleep(LOOK_SECONDS)
+        time.sleep(CHECK_SECONDS)
 
 
 def log_end(server: Server) -> int:

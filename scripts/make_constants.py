@@ -53,8 +53,8 @@ def numbers() -> dict[str, int]:
         "RECORD_BODY_AT": record.BODY_AT,
         "RECORD_FIXED_BYTES": record.FIXED_SIZE,
         "RECORD_MAGIC": record.MAGIC,
-        "MOST_TEXT": record.MAX_PROPERTIES_SIZE,
-        "MOST_TOPIC": record.MAX_TOPIC_SIZE,
+        "MAX_TEXT": record.MAX_PROPERTIES_SIZE,
+        "MAX_TOPIC": record.MAX_TOPIC_SIZE,
         "IPV4_BYTES": record.IPV4_BYTES,
         "IPV6_BYTES": record.IPV4_BYTES + record.IPV6_MORE,
     }

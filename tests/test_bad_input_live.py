@@ -114,7 +114,7 @@ NO_REQUESTS = {
     "endless nesting": framed(b"[" * 200_000),
     "unknown serialization": framed(b"{}", serialization=9),
     "short binary": framed(b"\0\x0a", serialization=BINARY),
-    "code is no number": request("many"),
+    "code is not a number": request("many"),
     "random": random.Random(1).randbytes(64),
 }
 

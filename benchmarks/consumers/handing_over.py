@@ -15,7 +15,7 @@ from consumers.members import SAY_SECONDS, Member
 
 SHARE = QUEUES // 3
 SETTLE_SECONDS = 1.5  # after the last queue has moved, as far as can be seen
-LOOK_SECONDS = 0.02
+CHECK_SECONDS = 0.02
 
 StartMember = Callable[[], AbstractContextManager[Member]]
 Event = tuple[str, float]  # what happened, and when
@@ -62,7 +62,7 @@ class Watching:
         while not is_there(self.seen(since)):
             if time.monotonic() > deadline:
                 raise SystemExit(f"{what}: not within {SAY_SECONDS:g} s")
-            time.sleep(LOOK_SECONDS)
+            time.sleep(CHECK_SECONDS)
 
 
 def hand_over(start: StartMember, feeding: Feeding) -> tuple[dict[str, list[Handing]], int]:

@@ -60,13 +60,13 @@ def local_time(ms: float, zone: tzinfo | None = None) -> datetime | None:
 
 
 def iso_time(ms: float) -> str | None:
-    """Return ms since 1970 as text `2026-11-22T17:00:00.000+00:00`; None for a time before the year 1 or after 9999."""
+    """Return ms since 1970 as `2026-11-22T17:00:00.000+00:00`; None for a time before the year 1 or after 9999."""
     found = utc_time(ms)
     return found.isoformat(timespec="milliseconds") if found is not None else None
 
 
 def whole_ms(text: str | None) -> int:
-    """Return the whole number in a text; for any other text, and None, return 0, which means no time."""
+    """Return the whole number in a string; for any other string, and None, return 0, which means no time."""
     try:
         return int(text or "")
     except ValueError:

@@ -17,9 +17,9 @@ from pyromq.sys_flag import SysFlag
 MAX_BODY_BYTES = 16 << 20
 
 _PIECE = 1 << 16  # bytes decompressed in one step if they are only checked
-_MOST_WINDOW = 1 << 24  # limit of Zstandard's window (bytes), which is allocated as a whole
+_MAX_WINDOW = 1 << 24  # limit of Zstandard's window (bytes), which is allocated as a whole
 # Limit of blocks in a Zstandard body: counting takes 30 ms; a body compressed in one call has at most 128.
-_MOST_BLOCKS = 100_000
+_MAX_BLOCKS = 100_000
 
 
 def compress(body: bytes, level: int = 5) -> bytes:
@@ -27,24 +27,24 @@ def compress(body: bytes, level: int = 5) -> bytes:
     return zlib.compress(body, level)
 
 
-def decompress(body: bytes, sys_flag: int, most_bytes: int = MAX_BODY_BYTES) -> bytes:
+def decompress(body: bytes, sys_flag: int, max_bytes: int = MAX_BODY_BYTES) -> bytes:
     """Return the decompressed body, as the application sent it.
 
     Raises `UndecodableBody` for a damaged body, an unknown kind of compression, a codec that is not installed, and more
-    than `most_bytes`.
+    than `max_bytes`.
     """
     pieces: list[bytes] = []
-    _unpack(body, sys_flag, most_bytes, pieces.append)
+    _unpack(body, sys_flag, max_bytes, pieces.append)
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
-def decompress_start(body: bytes, sys_flag: int, most_bytes: int) -> bytes:
-    """Return at most the first `most_bytes` of the decompressed body; little more is decompressed.
+def decompress_start(body: bytes, sys_flag: int, max_bytes: int) -> bytes:
+    """Return at most the first `max_bytes` of the decompressed body; little more is decompressed.
 
     Raises `UndecodableBody` as `decompress` does, but not for faults after these bytes.
     """
     pieces: list[bytes] = []
-    left = most_bytes
+    left = max_bytes
     try:
         read = _reader(body, sys_flag & SysFlag.COMPRESSION_MASK)
         while left and (piece := read(left)):
@@ -57,24 +57,24 @@ def decompress_start(body: bytes, sys_flag: int, most_bytes: int) -> bytes:
     return b"".join(pieces)
 
 
-def check_compressed(body: bytes, sys_flag: int, most_bytes: int = MAX_BODY_BYTES) -> None:
+def check_compressed(body: bytes, sys_flag: int, max_bytes: int = MAX_BODY_BYTES) -> None:
     """Raise `UndecodableBody` if `decompress` would; the decompressed bytes are not kept."""
-    _unpack(body, sys_flag, most_bytes, lambda piece: None, at_once=_PIECE)
+    _unpack(body, sys_flag, max_bytes, lambda piece: None, at_once=_PIECE)
 
 
 def _unpack(
-    body: bytes, sys_flag: int, most_bytes: int, keep: Callable[[bytes], None], *, at_once: int | None = None
+    body: bytes, sys_flag: int, max_bytes: int, keep: Callable[[bytes], None], *, at_once: int | None = None
 ) -> None:
     try:
         kind = sys_flag & SysFlag.COMPRESSION_MASK
         read = _reader(body, kind)
         if kind == SysFlag.ZSTD:
             _check_frames(body)
-        left = most_bytes
+        left = max_bytes
         while piece := read(min(at_once or left + 1, left + 1)):
             left -= len(piece)
             if left < 0:
-                raise UndecodableBody(f"body of {len(body)} bytes decompresses to more than {most_bytes}, the limit")
+                raise UndecodableBody(f"body of {len(body)} bytes decompresses to more than {max_bytes}, the limit")
             keep(piece)
     except (UndecodableBody, MemoryError):
         raise
@@ -94,7 +94,7 @@ def _reader(body: bytes, kind: int) -> Callable[[int], bytes]:
         if kind == SysFlag.ZSTD:
             import zstandard  # optional: only bodies compressed by clients that chose Zstandard need it
 
-            unpacking = zstandard.ZstdDecompressor(max_window_size=_MOST_WINDOW)
+            unpacking = zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW)
             return unpacking.stream_reader(io.BytesIO(body), read_across_frames=True).read
     except ImportError as error:
         codec, package = ("LZ4", "lz4") if kind == SysFlag.LZ4 else ("zstd", "zstandard")
@@ -121,8 +121,8 @@ def _check_frames(body: bytes) -> None:
             place += 3 + (1 if head >> 1 & 3 == 1 else head >> 3)
             is_last = bool(head & 1)
             blocks += 1
-            if blocks > _MOST_BLOCKS:
-                raise ValueError(f"it has more than {_MOST_BLOCKS} blocks")
+            if blocks > _MAX_BLOCKS:
+                raise ValueError(f"it has more than {_MAX_BLOCKS} blocks")
         place += 4 if has_checksum else 0
         if not is_last or place > len(view):
             raise ValueError("its end is missing")

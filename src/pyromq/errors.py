@@ -15,7 +15,7 @@ from pyromq.excerpt import excerpt
 
 # A hint that RocketMQ's servers add to their error texts.
 _FAQ = re.compile(r"[\s,]*See https?://\S+ for further details\.?")
-_MOST_REMARK = 2000  # limit of characters kept of a server's error text: twice as many as pyromq's brokers send
+_MAX_REMARK = 2000  # limit of characters kept of a server's error text: twice as many as pyromq's brokers send
 
 
 class ResponseCode(IntEnum):
@@ -65,7 +65,7 @@ class MQError(Exception):
 
     code: int = ResponseCode.SYSTEM_ERROR
     retriable: ClassVar[bool] = False
-    cure: ClassVar[str] = "Read the text: it names the thing, its value and, where that helps, what to do."
+    cure: ClassVar[str] = "Read the error text: it names the object, its value and, where possible, what to do."
 
 
 class UsageError(MQError):
@@ -84,93 +84,93 @@ class IllegalMessage(UsageError):
     """A message without body, too large, or with properties that cannot be stored."""
 
     code = ResponseCode.MESSAGE_ILLEGAL
-    cure = "Give it a body, make it smaller, or choose another name for the property that the text names."
+    cure = "Give the message a body, make it smaller, or rename the property that the text names."
 
 
 class UndecodableBody(IllegalMessage):
     """The compressed body of a received message cannot be decompressed, or is too large to be decompressed."""
 
-    cure = "Raise `max_body_bytes` if it is large on purpose, install the package that the text names."
+    cure = "Raise `max_body_bytes` if large bodies are expected, or install the package that the text names."
 
 
 class UnfitBody(IllegalMessage):
     """The body of a received message is not JSON, or does not have the wanted type."""
 
-    cure = "Mend the sender or the type, then send the dead letter again: `pyromq dlq redrive`."
+    cure = "Correct the sender or the type, then resend the dead letter: `pyromq dlq redrive`."
 
 
 class AlreadyExists(UsageError):
     """A topic or group cannot be created, because it exists."""
 
-    cure = "Take it as it is, or change it: `alter_topic`, `alter_group`."
+    cure = "Use the existing topic or group, or change its settings: `alter_topic`, `alter_group`."
 
 
 class NotRunning(UsageError):
     """The client or server was not started, or was stopped."""
 
-    cure = "Use it inside its `with` block, or call `start` first; a closed one is not started again."
+    cure = "Use the client inside its `with` block, or call `start` first. A closed client cannot be started again."
 
 
 class ProtocolError(MQError):
     """The peer sent bytes that are not a frame, or a header that does not fit the request's or response's code."""
 
-    cure = "Look who listens there: `pyromq doctor`. If it is a broker, report it with the text."
+    cure = "Check which server listens at the address: `pyromq doctor`. If it is a broker, report the error text."
 
 
 class FrameTooLarge(ProtocolError):
     """A frame's length is above the limit (16 MiB), or below the least size of a frame."""
 
-    cure = "Send less at once; if the length is absurd, something else than RocketMQ speaks there."
+    cure = "Send less in one request. If the length is absurd, the peer does not speak RocketMQ's protocol."
 
 
 class MissingField(ProtocolError):
     """A required header field is absent. The error's text is Java's: `the custom field <x> is null`."""
 
-    cure = "Mend the client that asks: the field is required by the protocol."
+    cure = "Correct the client that sent the request: the protocol requires the field."
 
 
 class Unavailable(MQError):
     """The peer cannot be reached: nothing listens, the connection broke, or no response came in time."""
 
     retriable = True
-    cure = "Try again. If it stays, `pyromq doctor` says what does not answer."
+    cure = "Try again. If the error persists, `pyromq doctor` shows which server does not respond."
 
 
 class ConnectionLost(Unavailable):
     """The connection closed while a call was waiting for its response."""
 
-    cure = "Send again: the message may have been stored, so its consumers should stand duplicates."
+    cure = "Send the message again. The broker may have stored it already, so consumers must tolerate duplicates."
 
 
 class AnotherServer(ConnectionLost):
     """A server listens at the address, but does not speak RocketMQ's protocol."""
 
-    cure = "Correct host and port: name servers listen on 9876, brokers on 10911, unless told otherwise."
+    cure = "Correct host and port. By default name servers listen on 9876, brokers on 10911."
 
 
 class TlsRefused(Unavailable):
     """The TLS handshake failed: one side does not speak TLS, or does not trust the other side's certificate."""
 
-    cure = "Give both sides TLS, and the client the authority that signed the server's certificate."
+    cure = "Enable TLS on both sides, and give the client the authority that signed the server's certificate."
 
 
 class HostNotFound(Unavailable):
     """The name of a host cannot be resolved to an address."""
 
-    cure = "Correct the name; if it is right, look at DNS or the file of hosts."
+    cure = "Correct the host name. If the name is right, check DNS and `/etc/hosts`."
 
 
 class DeadlineExceeded(Unavailable):
     """No response came within the time that the caller gave."""
 
-    cure = "Try again, or raise `timeout`. A message may have been stored all the same."
+    cure = "Try again, or raise `timeout`. The broker may have stored the message."
 
 
 class SilentServer(Unavailable):
     """The server did not answer earlier requests or connections, so this request fails without waiting."""
 
     retriable = False
-    cure = "Look at the server's process and host, then try again."
+    cure = "Check the server's process and host, then try again."
 
 
 class NoReply(DeadlineExceeded):
@@ -178,44 +178,47 @@ class NoReply(DeadlineExceeded):
 
     code = 10006  # Java's ClientErrorCode.REQUEST_TIMEOUT_EXCEPTION
     retriable = False
-    cure = "Do not ask again without thinking: somebody may be working on it. Or raise `timeout`."
+    cure = (
+        "Repeat the request only if its consumer tolerates duplicates, as a consumer may still process it. "
+        "Or raise `timeout`."
+    )
 
 
 class NoNameServer(Unavailable):
     """None of the configured name servers responds."""
 
-    cure = "Start one (`pyromq serve`), or correct the address and `NAMESRV_ADDR`."
+    cure = "Start a name server (`pyromq serve`), or correct the address or `NAMESRV_ADDR`."
 
 
 class RegistryUnavailable(Unavailable):
     """No endpoint of the registry of replica sets (etcd) answered."""
 
-    cure = "Start etcd, or correct `--etcd`. A replica set goes on without etcd as long as all its replicas run."
+    cure = "Start etcd, or correct `--etcd`. A replica set works without etcd as long as all its replicas run."
 
 
 class RegistryRefused(UsageError):
     """The registry of replica sets (etcd) refused this broker: account, certificate, or the request itself."""
 
-    cure = "Correct account, certificate or address of etcd; the text has etcd's reason."
+    cure = "Correct the account, certificate or address of etcd; the error text has etcd's reason."
 
 
 class LeaseGone(RegistryRefused):
     """The registry does not know the lease: it ended, and its keys were deleted."""
 
-    cure = "Nothing: a broker takes a new lease by itself."
+    cure = "Nothing: the broker takes a new lease automatically."
 
 
 class StoreError(MQError):
     """The message store cannot do its work."""
 
     code = ResponseCode.SERVICE_NOT_AVAILABLE
-    cure = "Read the broker's log; `pyromq store check FOLDER` on a stopped broker tells what is wrong."
+    cure = "Read the broker's log. On a stopped broker, `pyromq store check FOLDER` shows what is damaged."
 
 
 class StoreLocked(StoreError):
     """Another process has this data folder open."""
 
-    cure = "Stop the other process, or give this one a folder of its own with `--data`."
+    cure = "Stop the other process, or use another data folder (`--data`)."
 
 
 class StoreCorrupt(StoreError):
@@ -224,25 +227,25 @@ class StoreCorrupt(StoreError):
     The text names the file and the remedy.
     """
 
-    cure = "Make a copy of the folder, then `pyromq store check` and `pyromq store repair`."
+    cure = "Copy the folder, then run `pyromq store check` and `pyromq store repair`."
 
 
 class StoreTooNew(StoreError):
     """A newer version wrote the data folder, in a format that this version cannot read."""
 
-    cure = "Start the newer version again, or restore the copy of the folder that you made before the upgrade."
+    cure = "Start the newer version, or restore the copy of the folder that was made before the upgrade."
 
 
 class StoreNotWritable(StoreError):
     """The folder cannot be written, the disk is full, or the store is closed."""
 
-    cure = "Free space or mend the disk, then start the broker again."
+    cure = "Free space or repair the disk, then start the broker again."
 
 
 class BrokerError(MQError):
     """The broker refused the request. `code` is the response code; the text is the response's remark."""
 
-    cure = "Read the text: it is the broker's own."
+    cure = "Read the error text: the broker wrote it."
 
     def __init__(self, text: str, code: int | None = None) -> None:
         super().__init__(text)
@@ -255,7 +258,7 @@ class SystemBusy(BrokerError):
 
     code = ResponseCode.SYSTEM_BUSY
     retriable = True
-    cure = "Try again later; producers do so by themselves."
+    cure = "Try again later. Producers retry automatically."
 
 
 class LimitReached(SystemBusy):
@@ -264,10 +267,10 @@ class LimitReached(SystemBusy):
     `setting` is the name of the limit.
     """
 
-    cure = "Use less of it, or raise the setting that the text names."
+    cure = "Use less of the limited resource, or raise the setting that the text names."
 
     def __init__(self, setting: str, limit: int, text: str) -> None:
-        super().__init__(f"{text}, or have {setting} raised, which is {limit}")
+        super().__init__(f"{text}, or raise {setting} (now {limit})")
         self.setting = setting
 
 
@@ -278,14 +281,14 @@ class PopsInFlight(LimitReached):
     """
 
     code = ResponseCode.POLLING_FULL
-    cure = "Acknowledge messages, pop more of them at once, or raise the broker's `maxPopsInFlight`."
+    cure = "Acknowledge messages, pop more messages per request, or raise the broker's `maxPopsInFlight`."
 
 
 class CodeNotSupported(BrokerError):
     """The server does not support this request code."""
 
     code = ResponseCode.REQUEST_CODE_NOT_SUPPORTED
-    cure = "Ask a server that knows it: docs/compatibility.md lists every request."
+    cure = "Send the request to a server that supports it: docs/compatibility.md lists every request."
 
 
 class MessageRefused(BrokerError):
@@ -300,7 +303,7 @@ class ServiceNotAvailable(BrokerError):
 
     code = ResponseCode.SERVICE_NOT_AVAILABLE
     retriable = True
-    cure = "Try again, elsewhere; the text says whether the disk is full."
+    cure = "Try again, or use another broker. The text says whether the disk is full."
 
 
 class NotTheMaster(ServiceNotAvailable):
@@ -310,7 +313,10 @@ class NotTheMaster(ServiceNotAvailable):
     code 11, all else with 14.
     """
 
-    cure = "Ask the master that the text names; pyromq's clients do so by themselves. Without a master: wait."
+    cure = (
+        "Send the request to the master that the text names; pyromq's clients do so automatically. Without a "
+        "master: wait."
+    )
 
     def __init__(self, master: str | None, code: int = ResponseCode.SERVICE_NOT_AVAILABLE) -> None:
         super().__init__(_NOT_THE_MASTER + (master or _NO_MASTER), code)
@@ -321,34 +327,34 @@ class NoPermission(BrokerError):
     """The permission of the broker, topic or group does not allow the operation."""
 
     code = ResponseCode.NO_PERMISSION
-    cure = "Send to or read from another topic, or change `perm` of this one, or `brokerPermission`."
+    cure = "Use another topic, or change the `perm` of this topic or the broker's `brokerPermission`."
 
 
 class AccessDenied(BrokerError):
     """The broker's access control refused the request: no account, a wrong signature, or a missing right."""
 
-    cure = "Give the client an account's keys, or the account the right: `pyromq acl check`."
+    cure = "Give the client the keys of an account, or give the account the right: `pyromq acl check`."
 
 
 class TopicNotFound(BrokerError):
     """No such topic at the broker, or no route for it at the name server."""
 
     code = ResponseCode.TOPIC_NOT_EXIST
-    cure = "Create it (`pyromq topic create`) or correct its name; look with `pyromq topic list`."
+    cure = "Create the topic (`pyromq topic create`), or correct its name: `pyromq topic list` shows all topics."
 
 
 class QueryNotFound(BrokerError):
     """The broker found nothing: no stored offset, no message with the key, or no such configuration entry."""
 
     code = ResponseCode.QUERY_NOT_FOUND
-    cure = "Nothing is wrong: there is none. Correct the key, the queue or the group if there should be."
+    cure = "If an entry should exist, correct the key, the queue or the group. Otherwise nothing is wrong."
 
 
 class SubscriptionParseFailed(BrokerError):
     """The subscription expression cannot be understood."""
 
     code = ResponseCode.SUBSCRIPTION_PARSE_FAILED
-    cure = "Write tags as `a || b`, expressions as docs/filters.md says."
+    cure = "Write tags as `a || b`, and SQL92 expressions as docs/filters.md describes."
 
 
 class SubscriptionNotFound(BrokerError):
@@ -356,7 +362,7 @@ class SubscriptionNotFound(BrokerError):
 
     code = ResponseCode.SUBSCRIPTION_NOT_EXIST
     retriable = True
-    cure = "Wait for the next heartbeat; start a consumer of the group if none runs."
+    cure = "Wait for the consumer's next heartbeat, or start a consumer of the group."
 
 
 class SubscriptionNotLatest(BrokerError):
@@ -364,14 +370,14 @@ class SubscriptionNotLatest(BrokerError):
 
     code = ResponseCode.SUBSCRIPTION_NOT_LATEST
     retriable = True
-    cure = "Wait; clients do so by themselves."
+    cure = "Wait for the consumer's next heartbeat. Consumers retry automatically."
 
 
 class GroupNotFound(BrokerError):
     """The consumer group does not exist, and the broker does not create groups automatically."""
 
     code = ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
-    cure = "Create it: `pyromq group create`. `autoCreateSubscriptionGroup` is off at this broker."
+    cure = "Create the group: `pyromq group create`. This broker has `autoCreateSubscriptionGroup` off."
 
 
 class FilterNotFound(BrokerError):
@@ -379,7 +385,7 @@ class FilterNotFound(BrokerError):
 
     code = ResponseCode.FILTER_DATA_NOT_EXIST
     retriable = True
-    cure = "Wait for the next heartbeat; the consumer tells its expression again."
+    cure = "Wait for the consumer's next heartbeat, which has the expression."
 
 
 class FilterNotLatest(BrokerError):
@@ -387,21 +393,21 @@ class FilterNotLatest(BrokerError):
 
     code = ResponseCode.FILTER_DATA_NOT_LATEST
     retriable = True
-    cure = "Wait for the next heartbeat; the consumer tells its expression again."
+    cure = "Wait for the consumer's next heartbeat, which has the expression."
 
 
 class ConsumerNotOnline(BrokerError):
     """No member of the consumer group is connected to this broker."""
 
     code = ResponseCode.CONSUMER_NOT_ONLINE
-    cure = "Start a member of the group, or ask the broker that it is connected to."
+    cure = "Start a member of the group, or send the request to the broker that the member is connected to."
 
 
 class ConsumeTimeout(BrokerError):
     """A request that the broker relayed to a consumer was not answered in time."""
 
     code = ResponseCode.CONSUME_MSG_TIMEOUT
-    cure = "Look what the listener is doing: `pyromq member show GROUP CLIENT --stacks`."
+    cure = "Check what the listener does: `pyromq member show GROUP CLIENT --stacks`."
 
 
 class FlowControl(BrokerError):
@@ -409,21 +415,23 @@ class FlowControl(BrokerError):
 
     code = ResponseCode.FLOW_CONTROL
     retriable = True
-    cure = "Wait and try again; consumers do so by themselves."
+    cure = "Wait and try again. Consumers retry automatically."
 
 
 class RecallRefused(BrokerError):
     """A scheduled message cannot be cancelled: the handle is invalid, or the message is delivered or cancelled."""
 
     code = ResponseCode.ILLEGAL_OPERATION
-    cure = "Nothing: it was delivered or cancelled before. Otherwise correct the handle."
+    cure = "Correct the handle. If the message was delivered or cancelled before, nothing is left to do."
 
 
 class InvalidReceiptHandle(BrokerError):
     """A receipt handle cannot be read, or belongs to another topic or queue."""
 
     code = ResponseCode.INVALID_PARAMETER
-    cure = "Use the handle that came with the message, unchanged; after a change of its time, the new one."
+    cure = (
+        "Use the handle that came with the message, unchanged. After a change of the invisible time use the new handle."
+    )
 
 
 class ReceiptHandleExpired(BrokerError):
@@ -433,7 +441,10 @@ class ReceiptHandleExpired(BrokerError):
     """
 
     code = ResponseCode.NO_MESSAGE
-    cure = "Expect the message again. Work faster, ask for a longer invisible time, or prolong it in time."
+    cure = (
+        "Expect the message again. Process messages faster, pop them with a longer invisible time, or extend "
+        "the time earlier."
+    )
 
 
 class BatchDecided(BrokerError):
@@ -443,14 +454,14 @@ class BatchDecided(BrokerError):
     """
 
     code = ResponseCode.BATCH_DECIDED
-    cure = "Ask `lookup(name)` what was decided; give new work a new name."
+    cure = "Call `lookup(name)` for the decision. Use a new name for new messages."
 
 
 class BatchIncomplete(BrokerError):
     """A batch transaction cannot be committed: the broker lacks messages of one of its attempts."""
 
     code = ResponseCode.BATCH_INCOMPLETE
-    cure = "Send what is missing in a new attempt, then commit that."
+    cure = "Send the missing messages in a new attempt, then commit that attempt."
 
 
 # Response codes of `NotTheMaster`.
@@ -490,4 +501,4 @@ def _address_in(text: str) -> str | None:
 
 def _one_line(remark: str) -> str:
     text = _FAQ.sub("", " ".join(line.strip() for line in remark.splitlines()))
-    return excerpt(text, _MOST_REMARK)
+    return excerpt(text, _MAX_REMARK)

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import re
 
-MOST_SHOWN = 200  # default limit of characters: longer than any legal topic or client id, still readable on one line
+MAX_SHOWN = 200  # default limit of characters: longer than any legal topic or client id, still readable on one line
 
 _UNPRINTABLE = re.compile(r"[^ -~]")  # characters to check: most of those outside of ASCII are printable and stay
 
 
-def excerpt(text: object, most: int = MOST_SHOWN) -> str:
-    """Return a text on one line, printable and cut after `most` characters.
+def excerpt(text: object, most: int = MAX_SHOWN) -> str:
+    """Return a string on one line, printable and cut after `most` characters.
 
     The number of omitted characters follows a cut text.
     """
@@ -22,7 +22,7 @@ def excerpt(text: object, most: int = MOST_SHOWN) -> str:
 
 
 def bounded(text: str, most: int) -> str:
-    """Return the first `most` characters of a text and the number of omitted ones.
+    """Return the first `most` characters of a string and the number of omitted ones.
 
     A shorter text is returned unchanged.
     """

@@ -6,7 +6,7 @@ from operator import mul
 
 from pyromq import speedups
 
-# 31**k mod 2**32, highest power first, for texts of up to 256 code units; a longer text extends the list.
+# 31**k mod 2**32, highest power first, for strings of up to 256 code units; a longer string extends the list.
 _powers: list[int] = [1]
 
 
@@ -21,7 +21,7 @@ _extend_powers(256)
 
 
 def hash_plainly(text: str) -> int:
-    """Return Java's hash of a text, signed, 32 bits, over UTF-16 code units: h = 31 h + unit.
+    """Return Java's hash of a string, signed, 32 bits, over UTF-16 code units: h = 31 h + unit.
 
     `hash_plainly("TagA") == 2598919`.
     """

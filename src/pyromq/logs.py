@@ -11,10 +11,10 @@ from pyromq.excerpt import excerpt
 
 # Name of a logger: clients log the brokers that did not contribute to a result.
 PARTIAL_RESULTS = "pyromq.partial_results"
-MOST_LOGGED = 1000  # limit of characters in one argument: error texts with advice have half as many
-_MOST_LINES = 200  # limit of lines of a traceback; Python shows three levels of a recursion
+MAX_LOGGED = 1000  # limit of characters in one argument: error texts with advice have half as many
+_MAX_LINES = 200  # limit of lines of a traceback; Python shows three levels of a recursion
 TRACEBACK_SECONDS = 3600.0  # the traceback of a repeated failure is logged once an hour, so that rotated logs have one
-_MOST_KINDS = 100  # limit of kinds of failures that are counted; beyond the limit the oldest kind is forgotten
+_MAX_KINDS = 100  # limit of kinds of failures that are counted; beyond the limit the oldest kind is forgotten
 
 
 def logger_of(module: str) -> logging.Logger:
@@ -53,7 +53,7 @@ class Tracebacks:
             return f" (failure {count} of this kind; its traceback is in the log already)", None
         self._logged.pop(kind, None)
         self._logged[kind] = now
-        if len(self._logged) > _MOST_KINDS:
+        if len(self._logged) > _MAX_KINDS:
             oldest = next(iter(self._logged))
             del self._logged[oldest]
             self._counts.pop(oldest, None)
@@ -74,7 +74,7 @@ def _make_printable(record: logging.LogRecord) -> bool:
         record.args = tuple(_printable(each) for each in record.args)
     if record.exc_info and record.exc_info[1] is not None and not record.exc_text:
         lines = "".join(traceback.format_exception(record.exc_info[1])).splitlines()
-        kept = [f"  {excerpt(line, MOST_LOGGED)}" for line in lines[-_MOST_LINES:]]
+        kept = [f"  {excerpt(line, MAX_LOGGED)}" for line in lines[-_MAX_LINES:]]
         record.exc_text = "\n".join(kept)
     return True
 
@@ -84,4 +84,4 @@ def _printable(argument: object) -> object:
     if argument is None or isinstance(argument, int | float):
         return argument
     text = str(argument)
-    return argument if len(text) <= MOST_LOGGED and text.isprintable() else excerpt(text, MOST_LOGGED)
+    return argument if len(text) <= MAX_LOGGED and text.isprintable() else excerpt(text, MAX_LOGGED)

@@ -141,8 +141,8 @@ class MessageQueue(NamedTuple):
 class Message:
     """A message to send.
 
-    `tags` is one tag. `keys` are words by which a query finds the message: several, or one text with spaces between
-    them. `properties` are free name-value texts. `delay_level` is 1 to 18 (0: none). `deliver_at` (a datetime, or ms
+    `tags` is one tag. `keys` are words by which a query finds the message: several, or one string with spaces between
+    them. `properties` are free name-value strings. `delay_level` is 1 to 18 (0: none). `deliver_at` (a datetime, or ms
     since 1970) or `delay` (seconds, or a timedelta) choose any time of delivery up to the broker's limit, 30 days by
     default. With `wait_stored` false the broker responds before flush and replica have confirmed. `message_id` (32 hex
     digits) is set once by the producer, and stays the same over retries.
@@ -208,7 +208,7 @@ class Message:
             raise IllegalMessage(f"give one of {', '.join(ways)}, not several")
         try:
             if isinstance(self.deliver_at, bool) or isinstance(self.delay, bool):
-                raise TypeError("a truth value is no time")
+                raise TypeError("a truth value is not a time")
             if self.deliver_at is not None:
                 properties[Property.TIMER_DELIVER_MS] = str(_moment_ms(self.deliver_at))
             elif self.delay is not None:
@@ -237,7 +237,7 @@ def _duration_ms(duration: timedelta | float) -> int:
 def check_property(name: str, value: str) -> None:
     """Raise `IllegalMessage` if an application must not set this property."""
     if not isinstance(name, str) or not isinstance(value, str):
-        raise IllegalMessage(f"property {name!r}={value!r}: name and value must be texts")
+        raise IllegalMessage(f"property {name!r}={value!r}: name and value must be strings")
     if not name.strip() or not value.strip():
         raise IllegalMessage(f"property {name!r}={value!r}: name and value must not be blank")
     if name in RESERVED_PROPERTIES:
@@ -320,13 +320,13 @@ class StoredMessage(msgspec.Struct):
                 return error
         return None
 
-    def unpack(self, most_kept: int) -> int:
-        """Decompress the body of a compressed message, and keep the result if it has at most `most_kept` bytes.
+    def unpack(self, max_kept: int) -> int:
+        """Decompress the body of a compressed message, and keep the result if it has at most `max_kept` bytes.
 
         Return the number of bytes kept. Raises `UndecodableBody`.
         """
         try:
-            self._body = decompress(self.stored_body, self.sys_flag, min(most_kept, self.max_body_bytes))
+            self._body = decompress(self.stored_body, self.sys_flag, min(max_kept, self.max_body_bytes))
         except UndecodableBody:
             check_compressed(self.stored_body, self.sys_flag, self.max_body_bytes)
             return 0  # the body is valid, but too large to be kept
@@ -420,7 +420,7 @@ def _pack_ip(host: str) -> bytes:
     try:
         return socket.inet_pton(family, host)
     except OSError as error:
-        raise UsageError(f"{host!r} is no IP address; records hold addresses, not host names") from error
+        raise UsageError(f"{host!r} is not an IP address; records hold addresses, not host names") from error
 
 
 @lru_cache(maxsize=4096)

@@ -23,7 +23,7 @@ from pyromq.plural import counted
 
 _BLOCK = 4096
 # Limit of ids from `blocks` in one ms; ids from `next` may use the other half of the counter's range.
-_MOST_IN_MS = 32_768
+_MAX_IN_MS = 32_768
 
 
 _process = os.getpid()
@@ -76,7 +76,7 @@ class UniqueIds:
             now_ms = self._clock.now_ms()
             if now_ms > self._given_ms:
                 self._given_ms, self._given = now_ms, 0
-            elif self._given >= _MOST_IN_MS:
+            elif self._given >= _MAX_IN_MS:
                 self._given_ms, self._given = self._given_ms + 1, 0
             self._given += some
             # One call takes all numbers, so that no other thread's numbers are between them.
@@ -99,7 +99,7 @@ class OffsetId(NamedTuple):
 
 
 def parse_offset_id(text: str) -> OffsetId:
-    """Parse an offset id. Raises `UsageError` for any other text, such as a producer's unique id."""
+    """Parse an offset id. Raises `UsageError` for any other string, such as a producer's unique id."""
     try:
         raw = bytes.fromhex(text)
     except ValueError as error:
@@ -116,7 +116,7 @@ def parse_offset_id(text: str) -> OffsetId:
 
 
 def is_offset_id(text: str) -> bool:
-    """Return whether a text may be an offset id. True also for the few unique ids of a process with number 0."""
+    """Return whether a string may be an offset id. True also for the few unique ids of a process with number 0."""
     try:
         parse_offset_id(text)
     except UsageError:

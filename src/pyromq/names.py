@@ -95,7 +95,7 @@ def check_group(group: str) -> None:
 
 def _check(name: str, kind: str, most: int, *, said: str, blank: str) -> None:
     if not isinstance(name, str):
-        raise IllegalName(f"{kind}={name!r:.80} is {type(name).__name__}; a {kind}'s name is a text")
+        raise IllegalName(f"{kind}={name!r:.80} is {type(name).__name__}; a {kind}'s name is a string")
     if not name or name.isspace():
         raise IllegalName(blank)
     if not _LEGAL.match(name):

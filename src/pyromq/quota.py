@@ -27,7 +27,7 @@ class Quota(Generic[H]):
     """A limit, named `setting`, on the sum of the amounts that all holders use.
 
     A holder is, for example, a connection, a group or an account. Each holder may use the amount `least` even if the
-    limit is reached, and at most `most_each`. If `is_hard` is true, `take` never exceeds the limit.
+    limit is reached, and at most `max_each`. If `is_hard` is true, `take` never exceeds the limit.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class Quota(Generic[H]):
         *,
         shares: int = SHARES,
         least: int = 1,
-        most_each: int = sys.maxsize,
+        max_each: int = sys.maxsize,
         is_hard: bool = False,
     ) -> None:
         self.setting = setting
@@ -45,7 +45,7 @@ class Quota(Generic[H]):
         self.used = 0
         self._shares = shares
         self._least = least
-        self._most_each = most_each
+        self._max_each = max_each
         self._is_hard = is_hard
         self._amounts: dict[H, int] = {}  # amount by holder, least recently changed first
 
@@ -63,7 +63,7 @@ class Quota(Generic[H]):
         `free` replaces the unused part of the limit if other uses count, too.
         """
         left = self.limit - self.used if free is None else free
-        return min(self._most_each, max(self._least, (left + self.of(holder)) // self._shares))
+        return min(self._max_each, max(self._least, (left + self.of(holder)) // self._shares))
 
     def check(self, holder: H, amount: int = 1, *, text: str, free: int | None = None) -> None:
         """Raise `LimitReached` with this text if the holder may not use `amount` more."""

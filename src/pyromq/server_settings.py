@@ -38,7 +38,7 @@ def parse_number(text: str) -> int:
 
 
 def parse_path(text: str) -> Path:
-    """Parse a path. Raises `ValueError` for an empty text, which would mean the current folder."""
+    """Parse a path. Raises `ValueError` for an empty string, which would mean the current folder."""
     if not text:
         raise ValueError("write a path")
     return Path(text)

@@ -1,6 +1,6 @@
 """Long work of servers, as coroutines that wait in one of three ways and need no event loop of their own.
 
-`await breathe()` lets other requests run. `await loaded(pages)` waits until a thread has loaded pages that are not
+`await yield_slice()` lets other requests run. `await loaded(pages)` waits until a thread has loaded pages that are not
 resident, because a page fault would block the event loop. `await completed(future)` waits for a future. Tables may
 change during each `await`, so copy a table before an iteration. A plain function raises `NotInMemory`, and
 `when_loaded` retries this function.
@@ -48,7 +48,7 @@ class NotInMemory(Exception):
 
 
 @coroutine
-def breathe() -> Generator[None, None, None]:
+def yield_slice() -> Generator[None, None, None]:
     """Let other work of the server run if this work's time slice is over."""
     yield None
 

@@ -24,7 +24,7 @@ class Noting:
 
             return call
 
-        calls = {what: note(what) for what in ("load", "mend", "unsaved", "close", "persist")}
+        calls = {what: note(what) for what in ("load", "repair", "unsaved", "close", "persist")}
         return BrokerModule(**calls | {what: awaited(what) for what in ("start", "stop")} | more)
 
     def order(self, what):
@@ -50,7 +50,7 @@ def broker_of(config, clock, monkeypatch):
 
 async def test_parts_are_entered_forwards_and_left_backwards(noting, broker_of, config, clock):
     async with broker_of(noting.part("a"), noting.part("b")):
-        assert [noting.order(what) for what in ("load", "mend", "start")] == [["a", "b"]] * 3
+        assert [noting.order(what) for what in ("load", "repair", "start")] == [["a", "b"]] * 3
         await clock.advance(0)
         await clock.advance(config.offsets_interval_ms / 1000)
         assert noting.order("unsaved") == ["b", "a"]

@@ -189,7 +189,7 @@ def test_very_many_counters_are_sampled_in_slices():
 
 
 def test_groups_beyond_those_that_are_counted_for_themselves_count_in_all(statistics, monkeypatch):
-    monkeypatch.setattr("pyromq.broker.statistics.MOST_GETS", 1)
+    monkeypatch.setattr("pyromq.broker.statistics.MAX_GETS", 1)
     statistics.count_get("one", "orders", 1, 10)
     statistics.count_get("two", "orders", 2, 20)
     assert statistics.gets_of("orders", "two") is None

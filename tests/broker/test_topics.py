@@ -156,12 +156,12 @@ def test_there_are_as_many_topics_as_the_broker_keeps_and_more_for_groups_and_it
     topics.for_group_retry("%DLQ%g", 1)
     topics.put(TopicConfig(name="%DLQ%g", read_queues=2))
     send_to(topics, "last")
-    with pytest.raises(LimitReached, match=r"topic\[more\] is not created.* has 9 .*maxTopics raised, which is 9"):
+    with pytest.raises(LimitReached, match=r"topic\[more\] is not created.* has 9 .*raise maxTopics \(now 9\)"):
         send_to(topics, "more")
     with pytest.raises(LimitReached):
         topics.put(TopicConfig(name="more"))
     topics.put(TopicConfig(name="last", read_queues=9))
-    with pytest.raises(LimitReached, match=r"%RETRY%h\] is not created.* has 2 .*maxGroups raised, which is 1"):
+    with pytest.raises(LimitReached, match=r"%RETRY%h\] is not created.* has 2 .*raise maxGroups \(now 1\)"):
         topics.for_group_retry("%RETRY%h", 1)
     topics.delete("%RETRY%g")
     topics.for_group_retry("%RETRY%h", 1)
@@ -173,7 +173,7 @@ def test_a_connection_has_its_share_of_topics_created(limited):
     greedy, other = a_peer(), a_peer()
     for number in range(10):
         send_to(topics, f"greedy-{number}", peer=greedy)
-    share = r"this connection created 10 topics, .*; create fewer, or have maxTopics raised, which is 108"
+    share = r"this connection created 10 topics, .*; create fewer, or raise maxTopics \(now 108\)"
     with pytest.raises(LimitReached, match=share):
         send_to(topics, "greedy-10", peer=greedy)
     assert topics.find("greedy-10") is None
@@ -190,7 +190,7 @@ def test_topics_of_groups_have_a_share_of_their_own_room(limited):
     greedy = a_peer()
     for number in range(10):
         topics.for_group_retry(f"%RETRY%greedy-{number}", 1, sender=greedy)
-    share = r"this connection created 10 topics of groups, .*; create fewer, or have maxGroups raised, which is 50"
+    share = r"this connection created 10 topics of groups, .*; create fewer, or raise maxGroups \(now 50\)"
     with pytest.raises(LimitReached, match=share):
         topics.for_group_retry("%DLQ%more", 1, sender=greedy)
     topics.for_group_retry("%DLQ%more", 1)  # nobody's share: there is a group of that name

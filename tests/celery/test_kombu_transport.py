@@ -333,7 +333,7 @@ def test_a_body_of_another_sender_becomes_a_dead_letter(cluster, connection):
     dead.subscribe("%DLQ%celery")
     wait_until(lambda: cluster.broker.topics.find("%DLQ%celery") is not None)
     [message] = dead.receive()
-    assert (message.body, message.properties["RETRY_REASON"]) == (b"not of kombu", "the body is no message of kombu")
+    assert (message.body, message.properties["RETRY_REASON"]) == (b"not of kombu", "the body is not a message of kombu")
 
 
 def test_a_body_that_is_too_large_is_refused_with_advice(connection):
@@ -374,7 +374,7 @@ def test_a_virtual_host_is_a_namespace(cluster, connect):
     [
         ({"priority_steps": [3, 6]}, "priority_steps=.* must have 0"),
         ({"visibility_timeout": 0.1}, r"visibility_timeout=0\.1 is out of range: 1 to 43200"),
-        ({"visibility_timeout": "soon"}, "visibility_timeout='soon' is no number"),
+        ({"visibility_timeout": "soon"}, "visibility_timeout='soon' is not a number"),
         ({"topic_queues": 0}, "topic_queues=0 is out of range"),
         ({"max_delay": -1}, "max_delay=-1 is out of range"),
         ({"visibility_timout": 3}, "has visibility_timout; it may have .*, visibility_timeout"),

@@ -98,8 +98,8 @@ def test_a_queue_that_cannot_be_declared_is_refused_and_the_worker_lives(app, st
         return next(iter(reply.values()))
 
     assert "a topic of group celery has at most 113 characters" in ask("q" * 120)["error"]
-    assert "is a text that is not empty" in ask("")["error"]
-    assert "is a text that is not empty" in ask(5)["error"]
+    assert "is a string that is not empty" in ask("")["error"]
+    assert "is a string that is not empty" in ask(5)["error"]
     told = ask("photos", exchange="pictures", exchange_type="nonsense")["error"]
     assert told == "queue 'photos' is not added: exchange type 'nonsense' is unknown; use direct, fanout, topic"
     assert add.delay(2, 3).get(timeout=PATIENCE_SECONDS) == 5

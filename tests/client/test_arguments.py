@@ -163,7 +163,7 @@ def test_too_many_arguments_are_pythons_own_error():
 async def test_async_clients_raise_when_awaited(cluster):
     admin, producer = await cluster.admin(), await cluster.producer()
     asked = admin.topic_route(5)
-    with pytest.raises(UsageError, match="name=5 is int; it must be a text"):
+    with pytest.raises(UsageError, match="name=5 is int; it must be a string"):
         await asked
     with pytest.raises(UsageError, match="timeout='3' is str"):
         await producer.send(Message("orders", b"1"), timeout="3")

@@ -197,7 +197,7 @@ async def test_doctor_tells_who_does_not_agree_on_tls(tmp_path, secure, authorit
     assert not ok
     expected = {
         "plain client": "TLS connections only",
-        "other authority": "not vouched for by",
+        "other authority": "not signed by",
         "plain server": "takes plain connections only -> leave out --tls",
     }[what]
     assert expected in text

@@ -116,7 +116,7 @@ async def test_a_connection_whose_answers_are_not_read_is_closed(console):
     ids=["silent", "head", "body", "keep-alive"],
 )
 async def test_more_connections_than_the_limit_keep_nobody_out(console, sent, caplog):
-    async with served(console, most_connections=MANY) as address, strangers(address, sent, count=5 * MANY):
+    async with served(console, max_connections=MANY) as address, strangers(address, sent, count=5 * MANY):
         for _ in range(3):
             assert await answered(address) == 200
     assert console.refusals.counts[TOO_MANY] >= 4 * MANY
@@ -174,7 +174,7 @@ async def test_tls_connections_that_never_shake_hands_are_closed(console, tmp_pa
     certificate, key = authority.issue("console")
     console.config = replace(console.config, tls_cert=certificate, tls_key=key)
     async with (
-        served(console, most_connections=MANY) as address,
+        served(console, max_connections=MANY) as address,
         strangers(address, b"\x16\x03", count=MANY) as opened,
     ):
         parts = urlsplit(address)

@@ -4,7 +4,7 @@ import pytest
 from tests.console.forms import forms_of, typed_into
 
 from pyromq.console.pages import PAGES
-from pyromq.console.security.sessions import MOST_KEPT_FORMS, KeptForms, RefusedForm
+from pyromq.console.security.sessions import MAX_KEPT_FORMS, KeptForms, RefusedForm
 from pyromq.message import Message
 from pyromq.remoting.bodies import GroupConfig
 from pyromq.testing import FakeClock
@@ -154,7 +154,7 @@ async def test_a_form_too_large_to_keep_is_said_to_be(signed_in):
 async def test_kept_forms_are_few_and_are_forgotten():
     clock = FakeClock()
     kept = KeptForms(clock)
-    keys = [kept.keep(RefusedForm("/new-topic", {"name": str(number)}, "")) for number in range(MOST_KEPT_FORMS + 1)]
+    keys = [kept.keep(RefusedForm("/new-topic", {"name": str(number)}, "")) for number in range(MAX_KEPT_FORMS + 1)]
     assert kept.find(keys[0]) is None and kept.find(keys[1]).fields == {"name": "1"}
     await clock.advance(901)
     assert kept.take(keys[2]) is None

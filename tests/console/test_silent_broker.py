@@ -19,7 +19,7 @@ MORE = ("/dead-letters", "/delayed", "/delayed-levels/3", "/transactions", "/bro
 def _impatient(monkeypatch):
     for name, seconds in (("SUSPECT_SECONDS", 0.02), ("LIFE_SECONDS", 0.5)):
         monkeypatch.setattr(silent_servers, name, seconds)
-    monkeypatch.setattr(server_probes, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(server_probes, "CHECK_SECONDS", 0.01)
 
 
 async def trade(cluster):

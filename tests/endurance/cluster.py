@@ -56,7 +56,7 @@ DISK_LIMIT = "diskSpaceWarningLevelRatio"
 # and indexes, and their memory, grow until retention deletes the first: a run must reach that in its warm part.
 MORE_SETTINGS = {"retentionBytes": 96 << 20, "cleanResourceInterval": 500, "mappedFileSizeCommitLog": 16 << 20}
 RUN_BYTES = 1 << 30  # of a disk for both clusters: logs, queues, indexes and files made ahead
-SPARE_PERCENT, MOST_PERCENT = 2, 80  # of a disk: free for other programs, and the highest limit of a run
+SPARE_PERCENT, MAX_PERCENT = 2, 80  # of a disk: free for other programs, and the highest limit of a run
 
 
 class EnduringCluster:
@@ -286,7 +286,7 @@ class Ballast:
         use = shutil.disk_usage(self._file.parent)
         wanted = (use.used + use.free) * (self.limit_percent + 1.5) / 100 - use.used
         is_full = False
-        if self.limit_percent < MOST_PERCENT and wanted > 0:
+        if self.limit_percent < MAX_PERCENT and wanted > 0:
             done = subprocess.run(["fallocate", "-l", str(int(wanted)), self._file], capture_output=True, check=False)
             is_full = done.returncode == 0
         if not is_full:

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from .trend import LEAST_POINTS, MOST_POINTS, trend_of
+from .trend import LEAST_POINTS, MAX_POINTS, trend_of
 
 
 def series(rise, noise, count=200):
@@ -19,7 +19,7 @@ def test_a_rise_is_found_in_noise():
     assert not trend.is_flat(allowance=5)
 
 
-@pytest.mark.parametrize("count", [LEAST_POINTS, 50, 3 * MOST_POINTS + 1])
+@pytest.mark.parametrize("count", [LEAST_POINTS, 50, 3 * MAX_POINTS + 1])
 def test_noise_alone_is_flat(count):
     assert trend_of(series(rise=0, noise=2, count=count)).is_flat(allowance=1)
 

@@ -13,7 +13,7 @@ from itertools import combinations
 from statistics import median
 
 LEAST_POINTS = 8  # below, the interval of 95 % has nearly all pairs in it
-MOST_POINTS = 400  # a longer series is reduced to medians of neighbours: pairs grow with the square
+MAX_POINTS = 400  # a longer series is reduced to medians of neighbours: pairs grow with the square
 _95_PERCENT = 1.96  # quantile of the normal distribution
 
 
@@ -46,7 +46,7 @@ def trend_of(points: Sequence[tuple[float, float]]) -> Trend | None:
 
 
 def _reduced(points: Sequence[tuple[float, float]]) -> Sequence[tuple[float, float]]:
-    step = math.ceil(len(points) / MOST_POINTS)
+    step = math.ceil(len(points) / MAX_POINTS)
     if step < 2:
         return points
     groups = [points[first : first + step] for first in range(0, len(points), step)]

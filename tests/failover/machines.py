@@ -24,7 +24,7 @@ from tests.processes import Program, free_port
 
 CLUSTER, SET = "DefaultCluster", "orders"
 STATE_KEY = f"/pyromq/{CLUSTER}/{SET}/state"
-LOOK_SECONDS = 0.05  # between two looks at the registry
+CHECK_SECONDS = 0.05  # between two looks at the registry
 # Small files, so that there are many; checks of transactions soon after a lost decision.
 SETTINGS = {
     "mappedFileSizeCommitLog": 4 << 20,
@@ -236,7 +236,7 @@ class Machines:
                     epoch = record["epoch"]
                     address = self.replicas[record["master"] - 1].address
                     self.history.write(Began(epoch, address, time.monotonic()))
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(CHECK_SECONDS)
 
     def _read_record(self) -> dict | None:
         """Ask any member, not for the newest state: this process must not depend on etcd's elections."""

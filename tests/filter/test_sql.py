@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from pyromq.errors import SubscriptionParseFailed, UsageError
 from pyromq.filter.filter import parse_tags, wanted_by
-from pyromq.filter.sql import MOST_CHARACTERS, check_sql, parse_sql
-from pyromq.filter.sql_terms import MOST_LEVELS, MOST_TERMS, compare, compare_numbers, double
+from pyromq.filter.sql import MAX_CHARACTERS, check_sql, parse_sql
+from pyromq.filter.sql_terms import MAX_LEVELS, MAX_TERMS, compare, compare_numbers, double
 from pyromq.message import StoredMessage, encode_properties
 from pyromq.record import encode
 
@@ -59,17 +59,17 @@ def test_the_last_of_a_property_counts_and_none_that_is_empty():
         ("price >", "it ends at character 8, where a property, a number or a 'text' should be"),
         ("price > 'x'", "'x' has no order; > compares numbers"),
         ("price = NULL", "NULL cannot be compared; write IS NULL or IS NOT NULL"),
-        ("price + 1 > 2", "+ at character 7 is behind its end: is AND or OR missing?"),
+        ("price + 1 > 2", "+ at character 7 follows a complete expression: is AND or OR missing?"),
         ("price BETWEEN 7 AND 3", "nothing is between 7 and 3; the smaller one comes first"),
-        ("name LIKE 'a%'", "LIKE at character 6 is behind its end: is AND or OR missing?"),
-        ("price = 'open", "a text without closing quote at character 9 has no meaning"),
-        ("5 IN ('a')", "5 is no property; only those can be IN a list"),
-        ("5", "5 says neither yes nor no"),
+        ("name LIKE 'a%'", "LIKE at character 6 follows a complete expression: is AND or OR missing?"),
+        ("price = 'open", "a string without closing quote at character 9 has no meaning"),
+        ("5 IN ('a')", "5 is not a property; only a property can be IN a list"),
+        ("5", "5 is neither true nor false"),
         ("price > 99999999999999999999", "99999999999999999999 is larger than 9223372036854775807"),
-        ("(" * 200 + "a = 1" + ")" * 200, f"at character {MOST_LEVELS + 1} it has more than {MOST_LEVELS} levels"),
-        ("a = 1" + " = 1" * MOST_LEVELS, f"it has more than {MOST_LEVELS} conditions within each other"),
-        (" OR ".join(["a = 1"] * MOST_TERMS), f"it has more than {MOST_TERMS} comparisons, properties and values"),
-        ("a" * (MOST_CHARACTERS + 1), f"it has {MOST_CHARACTERS + 1} characters, at most {MOST_CHARACTERS} are taken"),
+        ("(" * 200 + "a = 1" + ")" * 200, f"at character {MAX_LEVELS + 1} it has more than {MAX_LEVELS} levels"),
+        ("a = 1" + " = 1" * MAX_LEVELS, f"it has more than {MAX_LEVELS} conditions within each other"),
+        (" OR ".join(["a = 1"] * MAX_TERMS), f"it has more than {MAX_TERMS} comparisons, properties and values"),
+        ("a" * (MAX_CHARACTERS + 1), f"it has {MAX_CHARACTERS + 1} characters; the limit is {MAX_CHARACTERS}"),
     ],
 )
 def test_what_is_wrong_is_told(expression, reason):
@@ -125,7 +125,7 @@ def test_texts_are_read_as_doubles_are_in_java(text, number):
 
 @pytest.mark.parametrize("text", ["", "1_000", "inf", "nan", "٥", "0x1", "1e", "5dd", "- 5"])
 def test_other_texts_are_no_doubles(text):
-    with pytest.raises(ValueError, match="is no number"):
+    with pytest.raises(ValueError, match="is not a number"):
         double(text)
 
 

@@ -13,7 +13,7 @@ from pyromq.metrics import endpoint as endpoints
 from pyromq.metrics.config import MetricsConfig
 from pyromq.metrics.endpoint import MetricsEndpoint
 from pyromq.metrics.exposition import CONTENT_TYPE, Family, MetricKind
-from pyromq.slow_work import breathe
+from pyromq.slow_work import yield_slice
 
 from .scrape import ask, get, samples
 
@@ -31,7 +31,7 @@ class Source:
             raise self.failure
         for number in range(self.many):
             exposition.add(COUNT, f'n="{number}"', number)
-            await breathe()
+            await yield_slice()
 
     def faults(self):
         return self.told
@@ -124,7 +124,7 @@ async def test_head_is_answered_without_a_body(serving):
 )
 async def test_the_oldest_connections_make_room_for_new_ones(serving, monkeypatch, sent):
     """Silent ones, such as never end their request, and such as do not read the answer."""
-    monkeypatch.setattr(endpoints, "MOST_ASKING", 16)
+    monkeypatch.setattr(endpoints, "MAX_ASKING", 16)
     endpoint = await serving(Source(many=20_000))
     opened = []
     try:
@@ -143,7 +143,7 @@ async def test_the_oldest_connections_make_room_for_new_ones(serving, monkeypatc
 async def test_who_has_asked_stays_while_others_are_silent(serving):
     endpoint = await serving(Source(many=20_000))
     asked = asyncio.create_task(get(endpoint, "/metrics"))
-    opened = [await asyncio.open_connection("127.0.0.1", endpoint.port) for _ in range(endpoints.MOST_ASKING + 20)]
+    opened = [await asyncio.open_connection("127.0.0.1", endpoint.port) for _ in range(endpoints.MAX_ASKING + 20)]
     assert (await asked).status == 200
     for _, writer in opened:
         writer.transport.abort()
@@ -154,7 +154,7 @@ async def test_a_source_that_fails_is_logged_and_the_next_scrape_is_answered(ser
     endpoint = await serving(source)
 
     assert (await get(endpoint, "/metrics")).status == 500
-    assert "metrics cannot be told" in caplog.text
+    assert "metrics cannot be collected" in caplog.text
     source.failure = None
     assert (await get(endpoint, "/metrics")).status == 200
 

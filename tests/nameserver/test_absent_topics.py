@@ -68,7 +68,7 @@ def test_a_broker_is_forgotten_a_day_after_its_last_sign_of_life(table):
     assert "a" not in absent(table)
 
 
-@pytest.mark.parametrize(("limit", "value"), [("MOST_ABSENT_TOPICS", 2), ("MOST_ABSENT_BROKERS", 1)])
+@pytest.mark.parametrize(("limit", "value"), [("MAX_ABSENT_TOPICS", 2), ("MAX_ABSENT_BROKERS", 1)])
 def test_beyond_the_limit_the_oldest_are_forgotten(table, monkeypatch, limit, value):
     monkeypatch.setattr(absent_topics, limit, value)
     table.unregister(MASTER)

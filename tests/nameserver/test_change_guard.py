@@ -46,11 +46,11 @@ CHANGE = headers.PutKv("space", "key", "value")
     ("connections", "code", "reason"),
     [
         (STRANGER, 1, "names no account"),
-        (SHOP, 1, "account shop-app is no administrator, which request 100 (PUT_KV_CONFIG) needs"),
+        (SHOP, 1, "account shop-app is not an administrator, which request 100 (PUT_KV_CONFIG) needs"),
         (
             ConnectionConfig(access_key="operators", secret_key="another"),
             1,
-            "signature is not that of account operators",
+            "signature does not match account operators",
         ),
         (OPERATORS, 0, ""),
     ],

@@ -76,9 +76,9 @@ def test_without_a_file_settings_live_in_memory():
 
 
 def test_values_have_room_for_so_many_bytes():
-    kv = KvTable(None, most_bytes=500)
+    kv = KvTable(None, max_bytes=500)
     kv.put("n", "k", "v" * 200)
-    with pytest.raises(LimitReached, match="maxKvConfigBytes raised, which is 500"):
+    with pytest.raises(LimitReached, match=r"raise maxKvConfigBytes \(now 500\)"):
         kv.put("n", "other", "v" * 100)
     kv.put("n", "k", "v" * 10)
     kv.put("n", "other", "v" * 100)
@@ -88,7 +88,7 @@ def test_values_have_room_for_so_many_bytes():
 
 def test_what_was_stored_counts_after_a_restart(kv, path):
     kv.put("n", "k", "v" * 200).result(PATIENCE_SECONDS)
-    again = KvTable(JsonFile(path), most_bytes=400)
+    again = KvTable(JsonFile(path), max_bytes=400)
     again.load()
     with pytest.raises(LimitReached):
         again.put("n", "other", "v" * 100)

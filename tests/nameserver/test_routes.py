@@ -256,10 +256,10 @@ def many(prefix, count):
 
 
 def test_a_connection_gets_half_of_the_topics_that_others_leave():
-    table = RouteTable(most_topics=100)
+    table = RouteTable(max_topics=100)
     register(table, MASTER, *many("t", 40), connection="one")
     register(table, MASTER, *many("t", 50), connection="one", version=2)
-    with pytest.raises(LimitReached, match=r"broker a is not registered, it has 51 topics.*maxRegisteredTopics raised"):
+    with pytest.raises(LimitReached, match=r"broker a is not registered, it has 51 topics.*raise maxRegisteredTopics"):
         register(table, MASTER, *many("t", 51), connection="one", version=3)
     with pytest.raises(LimitReached):
         register(table, BrokerIdentity("c", "x", 0, "10.0.0.9:1"), *many("u", 1), connection="one")
@@ -272,10 +272,10 @@ def test_a_connection_gets_half_of_the_topics_that_others_leave():
 
 
 def test_a_connection_gets_half_of_the_brokers_that_others_leave():
-    table = RouteTable(most_brokers=4)
+    table = RouteTable(max_brokers=4)
     register(table, MASTER, "t", connection="one")
     register(table, SLAVE, "t", connection="one")
-    with pytest.raises(LimitReached, match="maxRegisteredBrokers raised, which is 4"):
+    with pytest.raises(LimitReached, match=r"raise maxRegisteredBrokers \(now 4\)"):
         register(table, OTHER, "t", connection="one")
     register(table, OTHER, "t", connection="other")
     register(table, MASTER, "t", "u", connection="one", version=2)
@@ -302,7 +302,7 @@ def test_who_has_left_with_many_topics_is_forgotten_by_steps_and_told_to_nobody(
     assert addresses(table, "t-7") == {"b": {0: OTHER.address}}
     steps = 0
     while table.is_leaving:
-        table.forget_some()
+        table.remove_some()
         steps += 1
     assert steps == 2
     assert names(table.topics()) == ["t-7"]

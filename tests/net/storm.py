@@ -36,7 +36,7 @@ SETTLED_SECONDS = 2.0
 # What may be left. All that ten thousand connections were made of is free again, but CPython gives memory back by the
 # mebibyte, and a few objects stay in most of them; the next storm uses them again. Without the compiled parts asyncio's
 # transports take twice as much.
-MOST_MEMORY_MB = 20 if speedups.is_active else 35
+MAX_MEMORY_MB = 20 if speedups.is_active else 35
 RESET = struct.pack("ii", 1, 0)
 
 
@@ -193,7 +193,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         outcome = storm(Path(folder), frames=options.frames, connections=options.connections, seed=options.seed)
     print(outcome)
-    return 0 if outcome.memory_mb < MOST_MEMORY_MB and outcome.log_kb < 1000 and not outcome.tracebacks else 1
+    return 0 if outcome.memory_mb < MAX_MEMORY_MB and outcome.log_kb < 1000 and not outcome.tracebacks else 1
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from tests.waiting import PATIENCE_SECONDS
 
 from pyromq.errors import NoNameServer, UsageError
 from pyromq.net import address_server
-from pyromq.net.address_server import MOST_BYTES, AddressServer, is_url, parse_addresses
+from pyromq.net.address_server import MAX_BYTES, AddressServer, is_url, parse_addresses
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ def test_addresses_of_ipv6_are_taken():
     ],
 )
 def test_a_url_that_cannot_be_asked_is_named(url):
-    with pytest.raises(UsageError, match=r"address server '.+' cannot be asked; give one URL alone"):
+    with pytest.raises(UsageError, match=r"address server '.+' is not one URL; give one URL alone"):
         parse_addresses(url)
 
 
@@ -82,7 +82,7 @@ async def test_the_answer_is_a_line_of_addresses(site):
             {"answer": "http://elsewhere/nsaddr"},
             "answers 'http://elsewhere/nsaddr', another URL, which is not followed",
         ),
-        ({"answer": "a" * (MOST_BYTES + 1)}, "answers more than 65536 bytes"),
+        ({"answer": "a" * (MAX_BYTES + 1)}, "answers more than 65536 bytes"),
         ({"status": 404}, "answers 404 Not Found"),
         (
             {"status": 302, "headers": {"Location": "file:///etc/passwd"}},
@@ -99,7 +99,7 @@ async def test_what_is_no_answer_is_named_with_what_to_do(site, changes, text):
 
 
 async def test_nobody_there_is_named(site):
-    with pytest.raises(NoNameServer, match=r"http://127\.0\.0\.1:1/nsaddr cannot be asked: .*refused"):
+    with pytest.raises(NoNameServer, match=r"http://127\.0\.0\.1:1/nsaddr cannot be reached: .*refused"):
         await AddressServer("http://127.0.0.1:1/nsaddr").look_up()
 
 

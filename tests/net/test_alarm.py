@@ -62,7 +62,7 @@ async def test_without_anything_to_do_it_waits_to_be_told(start, clock):
     action, alarm = await start(None)
     await clock.advance(10_000)
     assert action.ran == [0]
-    alarm.ring_within(3)
+    alarm.schedule_within(3)
     await clock.advance(0)
     await clock.advance(3)
     assert action.ran == [0, 10_003]
@@ -71,8 +71,8 @@ async def test_without_anything_to_do_it_waits_to_be_told(start, clock):
 async def test_it_can_be_made_to_ring_earlier_but_not_later(start, clock):
     action, alarm = await start(10, None)
     await clock.advance(1)
-    alarm.ring_within(1)
-    alarm.ring_within(20)
+    alarm.schedule_within(1)
+    alarm.schedule_within(20)
     await clock.advance(0)
     await clock.advance(30)
     assert action.ran == [0, 2]

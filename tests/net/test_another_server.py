@@ -65,7 +65,7 @@ async def saying():
         (b'<!DOCTYPE HTML>\n<html lang="en">', "answers in HTTP"),
         (b"-ERR unknown command\r\n", "answers '-ERR unknown command': no RocketMQ server listens there"),
         (b"\0\0\x12\x04\0\0\0\0\0\0\x03\0\0\x03\xe8", r"answers in HTTP/2: a proxy for clients of RocketMQ 5 \(gRPC\)"),
-        (b"\x15\x03\x03\x00\x02\x02\x0a", "answers in TLS: what listens there takes no plain connections"),
+        (b"\x15\x03\x03\x00\x02\x02\x0a", "answers in TLS: this port requires TLS connections"),
     ],
 )
 async def test_a_call_fails_with_what_is_there(saying, answer, text):
@@ -106,7 +106,7 @@ async def test_a_diagnosis_of_a_web_server_says_so(web_server):
     [finding] = await diagnose(web_server)
     assert not finding.ok
     reason = f"{web_server} answers in HTTP: a web server listens there, no RocketMQ server"
-    assert finding.text == f"is no name server: {reason}"
+    assert finding.text == f"is not a name server: {reason}"
     assert "9876" in finding.advice
 
 

@@ -1,4 +1,4 @@
-"""A peer sends what is no frame: the requests before it are answered, what comes behind it is not looked at."""
+"""A peer sends what is not a frame: the requests before it are answered, what comes behind it is not looked at."""
 
 import asyncio
 
@@ -59,7 +59,7 @@ async def test_answers_reach_a_peer_that_is_still_sending(server):
 async def test_a_broken_connection_ends_although_an_answer_never_comes(server, offsets, until, monkeypatch):
     monkeypatch.setattr(connection, "DRAIN_SECONDS", 0.01)
     reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
-    writer.write(asked(MinOffset(topic="t", queue_id=1), 1) + b"this is no frame")
+    writer.write(asked(MinOffset(topic="t", queue_id=1), 1) + b"this is not a frame")
     assert await frames(reader) == 0
     await until(lambda: not server.sessions)
     writer.close()

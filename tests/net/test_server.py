@@ -49,9 +49,9 @@ async def test_a_port_in_use_is_named_with_its_owner(server, serve):
 @pytest.mark.parametrize(
     ("host", "text"),
     [
-        ("192.0.2.1", "192.0.2.1 is no address of this machine"),
+        ("192.0.2.1", "192.0.2.1 is not an address of this machine"),
         ("no.such.host.invalid", "cannot listen on no.such."),
-        ("x" * 300, "it is no name of a host"),
+        ("x" * 300, "it is not a valid host name"),
     ],
 )
 async def test_an_address_that_is_not_ours_is_named(clock, host, text):

@@ -11,7 +11,7 @@ from pyromq.remoting.bodies import TopicConfig, TopicConfigTable, encode_body
 from pyromq.remoting.command import Call, Reply
 from pyromq.remoting.dispatch import Dispatcher
 from pyromq.remoting.remoting_session import RemotingSession
-from pyromq.slow_work import breathe, completed, loaded
+from pyromq.slow_work import completed, loaded, yield_slice
 from pyromq.testing import FakeClock
 
 
@@ -27,7 +27,7 @@ async def counting(turns, name, steps, outcome=None):
     """An answer that notes each of its steps."""
     for _ in range(steps):
         turns.append(name)
-        await breathe()
+        await yield_slice()
     if isinstance(outcome, Exception):
         raise outcome
     return Reply(remark=name)
@@ -197,8 +197,8 @@ def test_a_fault_is_an_answer(answers):
 
 
 def test_an_answer_longer_than_a_frame_is_refused(answers, monkeypatch):
-    monkeypatch.setattr(slow_replies, "MOST_BYTES", 100)
+    monkeypatch.setattr(slow_replies, "MAX_BYTES", 100)
     table = TopicConfigTable(topics={name: TopicConfig(name=name) for name in ("one", "two", "three")})
     answered = give(answers, in_pieces(table))
     work_off(answers)
-    assert "ask for less" in str(answered.exception())
+    assert "request less" in str(answered.exception())

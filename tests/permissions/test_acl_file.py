@@ -78,9 +78,9 @@ def test_the_version_is_that_of_the_file():
     [
         ("accounts: [}", "plain_acl.yml, line 1: no YAML"),
         ("a: 1\naccounts:\n\t- x", "plain_acl.yml, line 3: no YAML"),
-        ("- accounts", "plain_acl.yml: the file is no mapping"),
-        ("accounts: yes", "accounts is no list"),
-        ("accounts: [text]", "account 1 is no mapping"),
+        ("- accounts", "plain_acl.yml: the file is not a mapping"),
+        ("accounts: yes", "accounts is not a list"),
+        ("accounts: [text]", "account 1 is not a mapping"),
         ("accounts: [{secretKey: 1234567}]", "account 1: accessKey has 0 characters"),
         ("accounts: [{accessKey: abcdefg, secretKey: hidden}]", "account 'abcdefg': secretKey has 6 characters"),
         ("accounts: [{accessKey: abcdefg, secretKey: 2001-01-01}]", "account 'abcdefg': secretKey is read as date"),
@@ -89,9 +89,9 @@ def test_the_version_is_that_of_the_file():
         ("accounts: [{accessKey: abcdefg, secretKey: 1234567, topicPerms: [a]}]", "topicPerms has 'a'; write NAME="),
         ("accounts: [{accessKey: abcdefg, secretKey: 1234567, topicPerms: ['=PUB']}]", "topicPerms has '=PUB'"),
         ("accounts: [{accessKey: abcdefg, secretKey: 1234567, whiteRemoteAddress: 1.2}]", "is read as float"),
-        ("accounts: [{accessKey: abcdefg, secretKey: 1234567, whiteRemoteAddress: x}]", "'x' is no address"),
-        ("globalWhiteRemoteAddresses: [x]", "plain_acl.yml: 'x' is no address"),
-        ("dataVersion: [{counter: x}]", "dataVersion is no list of counter and timestamp"),
+        ("accounts: [{accessKey: abcdefg, secretKey: 1234567, whiteRemoteAddress: x}]", "'x' is not an address"),
+        ("globalWhiteRemoteAddresses: [x]", "plain_acl.yml: 'x' is not an address"),
+        ("dataVersion: [{counter: x}]", "dataVersion is not a list of counter and timestamp"),
     ],
 )
 def test_what_is_wrong_is_told_with_its_place(content, complaint):

@@ -31,7 +31,7 @@ class Files:
 
     def look(self, times=3):
         for _ in range(times):
-            self.watch.look()
+            self.watch.check()
 
     @property
     def accounts(self):
@@ -48,7 +48,7 @@ def files(tmp_path):
 
 def test_a_folder_without_files_lets_nobody_in_and_says_so(tmp_path, caplog):
     Files(tmp_path / "none").watch.load()
-    assert "everybody is refused until" in caplog.text
+    assert "all requests are refused until" in caplog.text
 
 
 def test_all_files_count(files):
@@ -141,9 +141,9 @@ def test_one_look_at_a_time(files):
             pass
 
     watch = AclWatch(AclFolder(files.folder), files.permissions, Slow())
-    watch.look()
-    watch.look()
+    watch.check()
+    watch.check()
     assert len(asked) == 1
     waiting.set_result(None)
-    watch.look()
+    watch.check()
     assert len(asked) == 2

@@ -50,7 +50,7 @@ def test_a_pattern_names_these_addresses_and_no_others(pattern, inside, outside)
     ],
 )  # fmt: skip
 def test_what_is_no_pattern_is_refused(pattern):
-    with pytest.raises(UsageError, match="no address or pattern of addresses"):
+    with pytest.raises(UsageError, match="not an address or pattern of addresses"):
         parse_pattern(pattern)
 
 

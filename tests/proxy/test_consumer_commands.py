@@ -34,7 +34,7 @@ async def stream(calls, admin):
                 return stream
         except MQError:  # the proxy has not registered the client yet
             await asyncio.sleep(0.005)
-    raise AssertionError("the client is no member of its group")
+    raise AssertionError("the client is not a member of its group")
 
 
 async def test_a_consumers_subscriptions_are_shown(admin, stream):

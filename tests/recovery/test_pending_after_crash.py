@@ -76,7 +76,7 @@ def opened(root: Path, clock: FakeClock) -> Iterator[Parts]:
         levels.load()
         halves = HalfMessages(store, put_message, topics=topics, offsets=offsets, clock=clock)
         halves.load()
-        halves.mend()
+        halves.repair()
         transacting = EndTransactionProcessor(
             put_message,
             halves,

@@ -83,11 +83,11 @@ def test_clean_stop_leaves_no_segment_made_ahead(tmp_path: Path) -> None:
         assert len(list((root / "commitlog").iterdir())) == 1
 
 
-@pytest.mark.parametrize("power_cut", [False, True])
-def test_crash_loses_nothing_that_was_written(tmp_path: Path, power_cut: bool) -> None:
+@pytest.mark.parametrize("power_loss", [False, True])
+def test_crash_loses_nothing_that_was_written(tmp_path: Path, power_loss: bool) -> None:
     with opened(tmp_path / "first") as store:
         fill(store, 100)
-        copy = crashed_copy(tmp_path / "first", tmp_path / "second", power_cut=power_cut)
+        copy = crashed_copy(tmp_path / "first", tmp_path / "second", power_loss=power_loss)
         before = everything(store)
     with opened(copy) as store:
         assert everything(store) == before
@@ -237,7 +237,7 @@ def test_damage_in_front_of_sound_records_is_not_cut_off(tmp_path: Path, crash: 
 def test_records_torn_by_a_power_cut_are_cut_off_with_what_is_behind_them(tmp_path: Path) -> None:
     with opened(tmp_path / "first") as store:
         sent = fill(store, 20)
-        root = crashed_copy(tmp_path / "first", tmp_path / "second", power_cut=True)
+        root = crashed_copy(tmp_path / "first", tmp_path / "second", power_loss=True)
     (root / "checkpoint").unlink()  # nothing is known to be on disk
     damaged(root / "commitlog" / f"{0:020}", sent[10].log_offset + 90, "flip")
     with opened(root) as store:
@@ -258,7 +258,7 @@ def test_queues_are_made_again_from_the_log_byte_for_byte(tmp_path: Path) -> Non
 def test_lost_queue_entries_are_found_in_the_log(tmp_path: Path, lost: int) -> None:
     with opened(tmp_path / "first") as store:
         fill(store, 60)
-        crashed_copy(tmp_path / "first", tmp_path / "second", power_cut=True)
+        crashed_copy(tmp_path / "first", tmp_path / "second", power_loss=True)
     queue = tmp_path / "second" / "consumequeue" / TOPIC / "1"
     for entry in range(30 - lost, 30):  # as if their pages had not reached the disk
         with (queue / f"{entry // 8 * 160:020}").open("r+b") as file:

@@ -96,7 +96,7 @@ NO_FRAMES = {
     "no UTF-8": framed(b'{"code":30,"remark":"\xff"}'),
     "half a character": framed(b'{"code":30,"remark":"\\ud800"}'),
     "endless nesting": framed(b'{"code":30,"x":' + b"[" * 200_000),
-    "code that is no number": framed(json_header(code="many")),
+    "code that is not a number": framed(json_header(code="many")),
     "fields that are a list": framed(json_header(extFields=[])),
     "flag that is an object": framed(json_header(flag={})),
     "binary header too short": framed(b"\0" * 20, serialization=BINARY),

@@ -1,4 +1,4 @@
-"""Reading fastjson's dialect, refusing what is no JSON at all, and writing what every client reads."""
+"""Reading fastjson's dialect, refusing what is not JSON at all, and writing what every client reads."""
 
 import json
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pyromq.remoting.rejection_log import MOST_LINES, QUIET_SECONDS, RejectionLog
+from pyromq.remoting.rejection_log import MAX_LINES, QUIET_SECONDS, RejectionLog
 from pyromq.testing import FakeClock
 
 
@@ -42,9 +42,9 @@ async def test_the_next_line_says_how_many_were_left_out(refusals, clock, caplog
 
 
 async def test_who_connects_again_and_again_does_not_fill_the_log(refusals, clock, caplog):
-    for port in range(10 * MOST_LINES):
+    for port in range(10 * MAX_LINES):
         refusals.note("maxRequestBytes", f"10.0.0.1:{port}", "too much")
-    assert len(caplog.messages) == MOST_LINES
+    assert len(caplog.messages) == MAX_LINES
     await clock.advance(QUIET_SECONDS)
     refusals.note("maxRequestBytes", "10.0.0.1:1", "too much")
-    assert caplog.messages[-1] == f"too much ({9 * MOST_LINES} such lines were left out before this one)"
+    assert caplog.messages[-1] == f"too much ({9 * MAX_LINES} such lines were left out before this one)"

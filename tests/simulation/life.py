@@ -58,7 +58,7 @@ class Life:
         self.decisions: dict[bytes, int] = {}
         self.cancelled: set[str] = set()  # unique keys of timers
         self.story: list[str] = []  # what happened, for who has to understand it
-        self.power_cut = False
+        self.power_loss = False
         self.is_clock_set = False
         self.is_full = False
         self.is_refused = False  # the disk has failed at a flush: nothing more is taken
@@ -95,12 +95,12 @@ class Life:
             self.parts.open()
         self.disk.kill_at = None
         store = self.parts.store
-        self.model.check(store, self.random, power_cut=self.power_cut)
+        self.model.check(store, self.random, power_loss=self.power_loss)
         for table in self.parts.tables:
-            self.model.check_table(table, power_cut=self.power_cut)
+            self.model.check_table(table, power_loss=self.power_loss)
             self.model.watch_table(table)
         self.note(f"opened: log from {store.min_log_offset} to {store.max_log_offset}")
-        self.power_cut = False
+        self.power_loss = False
         self.is_refused = False
         self.model.watch(store)
         self.parts.load()
@@ -137,11 +137,11 @@ class Life:
         self.model.confirmed_to = max(self.model.confirmed_to, store.flushed_to)
         self.model.dropped_to = max(self.model.dropped_to, store.min_log_offset)
 
-    def next_disk(self, power_cut: bool) -> None:
+    def next_disk(self, power_loss: bool) -> None:
         self.note_confirmed()
-        self.note("power cut" if power_cut else "process gone")
-        self.power_cut |= power_cut
-        self.disk = self.disk.after_power_cut(self.random) if power_cut else self.disk.after_kill()
+        self.note("power cut" if power_loss else "process gone")
+        self.power_loss |= power_loss
+        self.disk = self.disk.after_power_cut(self.random) if power_loss else self.disk.after_kill()
         self.time.pass_by(self.random.choice([0, 0.5, 5, 100]))
         if self.random.random() < 0.1:
             self.time.ms -= 3_600_000  # somebody set the clock

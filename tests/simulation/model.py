@@ -114,21 +114,21 @@ class Model:
 
     # -- after a crash
 
-    def check(self, store: MessageStore, random: Random, *, power_cut: bool) -> None:
+    def check(self, store: MessageStore, random: Random, *, power_loss: bool) -> None:
         """Compare with a store just opened, and go on with what it has."""
-        self._check_log(store, power_cut=power_cut)
+        self._check_log(store, power_loss=power_loss)
         self._check_queues(store)
         self._check_keys(store, random)
 
-    def check_table(self, file: JsonFile, *, power_cut: bool) -> None:
+    def check_table(self, file: JsonFile, *, power_loss: bool) -> None:
         name = str(file.path)
         if name in self.tables:
             found = file.load()
             require(found in self.tables[name], f"table {name} holds {found!r}, saved was {self.tables[name]}")
             # What a killed process was saving may be seen, and still go with a power cut.
-            self.tables[name] = (found if power_cut else self.tables[name][0], found)
+            self.tables[name] = (found if power_loss else self.tables[name][0], found)
 
-    def _check_log(self, store: MessageStore, *, power_cut: bool) -> None:
+    def _check_log(self, store: MessageStore, *, power_loss: bool) -> None:
         begin, end = store.min_log_offset, store.max_log_offset
         require(begin <= self.dropped_to, f"the log begins at {begin}, expired is what lies before {self.dropped_to}")
         expected = [each for each in self.log if each.message.log_offset >= begin or not each.done]
@@ -139,7 +139,7 @@ class Model:
             self._same(found, expected[count].message)
             count += 1
         for each in expected[count:]:
-            must = each.done and (each.end <= self.confirmed_to or not power_cut)
+            must = each.done and (each.end <= self.confirmed_to or not power_loss)
             require(
                 not (must and each.message.log_offset >= 0),
                 f"record at {each.message.log_offset} is lost: the log ends at {end},"

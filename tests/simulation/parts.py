@@ -101,7 +101,7 @@ class Parts:
         self.levels.load()
         self.timers.load()
         self.halves.load()
-        self.halves.mend()
+        self.halves.repair()
 
     def close(self) -> None:
         self.store.close()

@@ -102,7 +102,7 @@ class PopLife:
                 self.open()
             except Killed:
                 self.note("killed while opening")
-            self.next_disk(power_cut=self.random.random() < 0.5)
+            self.next_disk(power_loss=self.random.random() < 0.5)
         self.disk.kill_at = None
         self.open()
 
@@ -137,7 +137,7 @@ class PopLife:
                 self.close()
             except Killed:
                 self.note("killed while closing")
-        self.next_disk(power_cut=self.random.random() < 0.4)
+        self.next_disk(power_loss=self.random.random() < 0.4)
 
     def close(self) -> None:
         self.state.store.close()
@@ -145,9 +145,9 @@ class PopLife:
         assert self.module.close is not None
         self.module.close()
 
-    def next_disk(self, *, power_cut: bool) -> None:
-        self.note("power cut" if power_cut else "process gone")
-        if power_cut:
+    def next_disk(self, *, power_loss: bool) -> None:
+        self.note("power cut" if power_loss else "process gone")
+        if power_loss:
             self.may_repeat |= self.ends.keys()
             self.held = {}
             self.ends = {body: end for body, end in self.ends.items() if body in self.safe}

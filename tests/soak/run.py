@@ -20,7 +20,7 @@ QUEUES = 3  # a broker
 MESSAGES = 200  # stored before the first member starts; as many again while they come and go
 STEPS = 10
 PAUSE_SECONDS = 0.1  # at most, between two steps
-MOST_MEMBERS = 4
+MAX_MEMBERS = 4
 HELD_SECONDS = 0.15
 OUTAGE_SECONDS = 0.6  # longer than a broker keeps the locks of a connection that is gone
 DRAIN_SECONDS = 20.0
@@ -75,7 +75,7 @@ class Run:
 
     async def _step(self) -> None:
         steps: dict[Callable[[], Awaitable[None]], int] = {
-            self._join: 4 if len(self._workers) < MOST_MEMBERS else 0,
+            self._join: 4 if len(self._workers) < MAX_MEMBERS else 0,
             self._leave: 2 if self._workers else 0,
             self._kill: 2 if self._workers else 0,
             self._drop: 2 if self._workers else 0,

@@ -151,7 +151,7 @@ def test_behind_a_kill_both_forms_go_on_alike(before: list[Sent], behind: list[S
                 with path.open("r+b") as file:
                     file.write(head)
             index = index_at(target, clock, entries=entries)
-            index.load(log, flushed_ms=0, power_cut=False)
+            index.load(log, flushed_ms=0, power_loss=False)
             index.follow(log, None)
             return index
 
@@ -166,7 +166,7 @@ ODD = {
     "has a body of another size": (87, 1),
     "has a body of negative size": (84, 0x80),
     "has a topic of another size": (89, 1),
-    "has a topic that is no UTF-8": (90, 0x80),
+    "has a topic that is not UTF-8": (90, 0x80),
     "has properties that are no UTF-8": (110, 0x80),
 }
 

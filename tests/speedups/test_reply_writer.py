@@ -73,7 +73,7 @@ def test_number_at_a_border_is_written_in_full(number):
 
 @pytest.mark.parametrize("line", [b"%s", b"%", b"%x %d", b"%016x"])
 def test_line_with_other_holes_is_refused(line):
-    with pytest.raises(ValueError, match="no template of an answer"):
+    with pytest.raises(ValueError, match="not a template of a reply"):
         codec.ReplyWriter(line, (b"", []))
 
 

@@ -83,11 +83,11 @@ def bodies(store: MessageStore, queue_id: int = 0, *, topic: str = TOPIC) -> lis
     return found
 
 
-def crashed_copy(root: Path, target: Path, *, power_cut: bool = False) -> Path:
+def crashed_copy(root: Path, target: Path, *, power_loss: bool = False) -> Path:
     """Copy an open store: what a killed process leaves behind. After a power cut nobody knows who was there."""
     # A thread may be writing a table: one that is not in place yet counts for nothing, and may be gone when copied.
     shutil.copytree(root, target, ignore=shutil.ignore_patterns("*.tmp"))
-    if power_cut:
+    if power_loss:
         (target / "abort").write_bytes(b"")
     return target
 

@@ -119,7 +119,7 @@ def test_foreign_files_are_named_and_left_alone(tmp_path: Path, caplog: pytest.L
         path.write_text("what is this")
     with opened(tmp_path) as store:
         assert store.max_offset("orders", 0) == 40
-    assert caplog.messages == [f"{path} is no file of the store and is ignored" for path in foreign]
+    assert caplog.messages == [f"{path} is not a file of the store and is ignored" for path in foreign]
     assert all(path.read_text() == "what is this" for path in foreign)
 
 

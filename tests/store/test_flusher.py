@@ -157,7 +157,7 @@ def test_who_waits_is_told_between_two_of_many_queues() -> None:
 
 
 def test_much_of_the_log_is_handed_to_the_disk_before_it_is_flushed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(flusher, "MUCH_BYTES", 4_000)
+    monkeypatch.setattr(flusher, "WRITE_OUT_BYTES", 4_000)
     disk = SimulatedDisk()
     config = StoreConfig(Path("/srv/store"), **{**SMALL, "segment_bytes": 1 << 16})  # type: ignore[arg-type]
     store = MessageStore(config, StoppedClock(), store_address=ADDRESS, disk=disk)
@@ -189,7 +189,7 @@ def test_space_prepared_behind_the_log_is_not_handed_to_the_disk(
             handed.append((position, position + size))
             super().write_out(descriptor, position, size)
 
-    monkeypatch.setattr(flusher, "MUCH_BYTES", 4_000)
+    monkeypatch.setattr(flusher, "WRITE_OUT_BYTES", 4_000)
     config = StoreConfig(tmp_path, **{**SMALL, "segment_bytes": 1 << 16})  # type: ignore[arg-type]
     store = MessageStore(config, StoppedClock(), store_address=ADDRESS, disk=WatchedDisk())
     store.open()
@@ -202,7 +202,7 @@ def test_space_prepared_behind_the_log_is_not_handed_to_the_disk(
 
 
 def test_a_disk_that_refuses_what_it_is_handed_ends_appends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(flusher, "MUCH_BYTES", 100)
+    monkeypatch.setattr(flusher, "WRITE_OUT_BYTES", 100)
     disk = SimulatedDisk()
     config = StoreConfig(Path("/srv/store"), **SMALL)  # type: ignore[arg-type]
     store = MessageStore(config, StoppedClock(), store_address=ADDRESS, disk=disk)

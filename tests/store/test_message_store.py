@@ -304,7 +304,7 @@ def test_unknown_queue_is_empty(tmp_path: Path) -> None:
 
 
 def test_of_many_queues_few_are_mapped_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(queue_table, "MOST_MAPPED", 5)
+    monkeypatch.setattr(queue_table, "MAX_MAPPED", 5)
     with opened(tmp_path) as store:
         for _ in range(3):
             fill(store, 40, queues=20)
@@ -338,7 +338,7 @@ class CountingDisk(LocalDisk):
 def test_a_start_maps_few_of_many_queues_at_a_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, crashed: bool
 ) -> None:
-    monkeypatch.setattr(queue_table, "MOST_MAPPED", 5)
+    monkeypatch.setattr(queue_table, "MAX_MAPPED", 5)
     folder = root = tmp_path / "store"
     with opened(folder, consume_queue_entries=100) as store:
         fill(store, 60, queues=20)

@@ -149,8 +149,8 @@ class Broker:
             refusals=state.refusals,
             compute=state.slow_replies.give,
         )
-        self._obey_role()
-        self.role.listen(self._obey_role)
+        self._apply_role()
+        self.role.listen(self._apply_role)
         self._server = Server(
             self.dispatcher,
             self._clock,
@@ -195,7 +195,7 @@ class Broker:
             await self._listen()
             begun = [module for module in self._modules if self.role.is_master or not module.master_only]
             for module in begun:
-                module.mend()
+                module.repair()
             for module in begun:
                 await module.start()
             save = periodic(self.config.offsets_interval_ms / 1000, self._save)
@@ -223,7 +223,7 @@ class Broker:
         for module in self._modules:
             module.lead()
         for module in masters:
-            module.mend()
+            module.repair()
         self.topics.touch()  # name servers take the topics of a new master only with a new version
         self.role.lead(epoch)
         for module in masters:
@@ -232,7 +232,7 @@ class Broker:
         seconds = self._clock.monotonic() - began
         logger.info("broker %s is the master now, epoch %d, after %.3f s", self.config.name, epoch, seconds)
 
-    def _obey_role(self) -> None:
+    def _apply_role(self) -> None:
         is_master = self.role.is_master
         at_master = (FenceRefusals(self.role),) if self.role.fence else ()
         self.dispatcher.override(*(at_master if is_master else self._refusals))
@@ -242,7 +242,7 @@ class Broker:
     def keep_ports(self) -> OpenPorts:
         """Return sockets that keep the ports open when this broker stops, which must be soon.
 
-        Clients connect again at once, wait for the next broker at these ports, and repeat there what got no reply.
+        Clients reconnect immediately, wait for the next broker at these ports, and repeat requests without a reply.
         """
         self._ports_are_kept = True
         return self._server.keep_ports()
@@ -279,7 +279,7 @@ class Broker:
     def _close(self) -> None:
         """Close the store and save the tables.
 
-        If one table cannot be saved, the others are saved nevertheless. Raises `StoreNotWritable`.
+        If one table cannot be saved, all other tables are still saved. Raises `StoreNotWritable`.
         """
         at_first = _refused([module.close for module in reversed(self._modules)])
         if unclean := _refused([self.store.close]):

@@ -11,10 +11,10 @@ from collections.abc import Sized
 
 from pyromq.broker.consuming.lags import Lag, Lags, StoreTimes, in_steps, stored_time
 from pyromq.broker.shared_state import SharedState
-from pyromq.metrics.exposition import Exposition, Family, MetricKind, label_text, tell_server
+from pyromq.metrics.exposition import Exposition, Family, MetricKind, add_server_samples, label_text
 from pyromq.names import DEAD_LETTER_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC, is_system_group, is_system_topic
 from pyromq.remoting.codes import version_name
-from pyromq.slow_work import breathe
+from pyromq.slow_work import yield_slice
 from pyromq.store.retention import around
 
 _COUNTER, _GAUGE = MetricKind.COUNTER, MetricKind.GAUGE
@@ -211,13 +211,13 @@ class BrokerMetrics:
 
     async def tell(self, exposition: Exposition) -> None:
         refusals = self._state.refusals
-        tell_server(exposition, self._common, connections=len(self._sessions), refusals=refusals)
+        add_server_samples(exposition, self._common, connections=len(self._sessions), refusals=refusals)
         self._tell_broker(exposition)
-        await breathe()
+        await yield_slice()
         await self._tell_store(exposition)
-        await breathe()
+        await yield_slice()
         self._tell_waiting(exposition)
-        await breathe()
+        await yield_slice()
         await self._tell_members(exposition)
         await self._tell_topics(exposition)
         await self._tell_readers(exposition)
@@ -283,7 +283,7 @@ class BrokerMetrics:
         producers: Counter[tuple[str, int]] = Counter()
         for name in connections.producer_groups():
             producers.update((member.language, member.version) for member in connections.producers(name))
-            await breathe()
+            await yield_slice()
         for (language, version), count in producers.items():
             exposition.add(PRODUCERS, f"{self._common},{_client(language, version)}", count)
         for group in list(connections.consumer_groups()):
@@ -294,7 +294,7 @@ class BrokerMetrics:
                 )
                 client = f"{label_text(consumer_group=group.name)},{_client(language, version)}"
                 exposition.add(CONSUMERS, f"{self._common},{client},{labels}", count)
-            await breathe()
+            await yield_slice()
 
     async def _tell_topics(self, exposition: Exposition) -> None:
         for topic, counter in self._state.statistics.puts_by_topic():
@@ -305,7 +305,7 @@ class BrokerMetrics:
                 group = topic.removeprefix(DEAD_LETTER_PREFIX)
                 labels = label_text(consumer_group=group, is_system=truth(is_system_group(group)))
                 exposition.add(DEAD_LETTERS, f"{self._common},{labels}", counter.count)
-            await breathe()
+            await yield_slice()
 
     async def _tell_readers(self, exposition: Exposition) -> None:
         statistics = self._state.statistics
@@ -313,11 +313,11 @@ class BrokerMetrics:
             labels = f"{self._common},{reading_labels(group, topic)}"
             exposition.add(MESSAGES_OUT, labels, counter.count)
             exposition.add(BYTES_OUT, labels, counter.size)
-            await breathe()
+            await yield_slice()
         for (topic, group), counter in statistics.send_backs_by_group():
             labels = label_text(consumer_group=group, topic=topic)
             exposition.add(SENT_BACK, f"{self._common},{labels}", counter.count)
-            await breathe()
+            await yield_slice()
 
 
 def _client(language: str, version: int) -> str:
@@ -340,14 +340,14 @@ class LagSamples:
     async def tell(self, exposition: Exposition, common: str) -> None:
         """Add the lags of all groups to the exposition. `common` are the labels that all samples have."""
         self._times.begin_round()
-        for key in self._offsets.keys():  # noqa: SIM118  `ConsumerOffsets` is no dict
+        for key in self._offsets.keys():  # noqa: SIM118  `ConsumerOffsets` is not a dict
             topic, _, group = key.partition("@")
             config = self._topics.find(topic)
-            await breathe()
+            await yield_slice()
             if config is None or exposition.is_full or not self._connections.subscribes(group, topic):
                 continue
             lag = Lag(group, topic)
-            await self._lags.look(lag, config.read_queues)
+            await self._lags.fill(lag, config.read_queues)
             await self._tell(exposition, common, lag)
 
     async def _tell(self, exposition: Exposition, common: str, lag: Lag) -> None:
@@ -361,7 +361,7 @@ class LagSamples:
             exposition.add(READY, labels, max(0, ready))
         labels = f"{common},{label_text(consumer_group=lag.group, topic=lag.topic)}"
         for queue_ids in in_steps(len(lag.counts)):
-            await breathe()
+            await yield_slice()
             if not exposition.wants_details:
                 exposition.left_out = True
                 return

@@ -24,7 +24,7 @@ from pyromq.store.table_file import TableFile, has_failed
 
 logger = logger_of(__name__)
 
-_HEADING = "# Changed while the broker ran, by request 25; outranks what it is started with.\n"
+_HEADING = "# Changed while the broker ran, by request 25; overrides the settings given at the start.\n"
 FIXED = {name for name, setting in SETTINGS.items() if setting.change is Change.NEVER}  # settings that never change
 
 
@@ -77,7 +77,7 @@ class ChangedSettings:
         try:
             self._apply({name: text for name, text in copied.changes.items() if name in SETTINGS and name not in FIXED})
         except UsageError as error:
-            logger.error("the settings of the master do not fit here and take no effect: %s", error)  # noqa: TRY400
+            logger.error("the master's settings are invalid here and take no effect: %s", error)  # noqa: TRY400
         return self._keep(copied.changes, is_all=True)
 
     def _apply(self, changes: dict[str, str]) -> None:

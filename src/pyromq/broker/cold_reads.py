@@ -14,7 +14,7 @@ from pyromq.slow_work import MAX_ROUNDS, PagesToLoad
 from pyromq.store.disk import Disk
 
 THREADS = 4  # limit of page loads at the same time for requests
-STEP_THREADS = 2  # limit of page loads at the same time for background tasks, which do not wait behind client requests
+STEP_THREADS = 2  # limit of page loads at the same time for background tasks, which do not queue after client requests
 
 
 class ColdReads:
@@ -34,7 +34,7 @@ class ColdReads:
         """Load pages for a background task; return a future. `alarm` wakes the task when the pages are loaded."""
         run_soon = soon_in_this_loop()
         loading = self._step_threads.submit(self._disk.load, pages)
-        loading.add_done_callback(lambda _: run_soon(lambda: alarm.ring_within(0)))
+        loading.add_done_callback(lambda _: run_soon(lambda: alarm.schedule_within(0)))
         return loading
 
     def close(self) -> None:

@@ -41,7 +41,7 @@ if TYPE_CHECKING or speedups.is_active:
     from pyromq.speedups.fast_acl import FastAcl
     from pyromq.speedups.pops import PopPlan, Pops
     from pyromq.speedups.pulls import PullPlan, Pulls
-    from pyromq.speedups.reads import MOST_TAGS, Reads
+    from pyromq.speedups.reads import MAX_TAGS, Reads
     from pyromq.speedups.sends import SendPlan, Sends
     from pyromq.speedups.timed import TimedSends
 if TYPE_CHECKING:
@@ -169,7 +169,7 @@ def _pull_plan(state: SharedState, pulling: PullProcessor, values: list[Any]) ->
         return None  # the plain path refuses the pull
     queue = state.store.queue_tail(header.topic, header.queue_id)
     counter = state.statistics.gets_of(header.topic, header.consumer_group)
-    if queue is None or counter is None or not isinstance(wanted, TagFilter) or len(wanted.codes) > MOST_TAGS:
+    if queue is None or counter is None or not isinstance(wanted, TagFilter) or len(wanted.codes) > MAX_TAGS:
         return None
     group = state.groups.find(header.consumer_group)
     if group is None or (state.config.slave_read and group.broker_id != MASTER):
@@ -214,11 +214,11 @@ def fast_pops(state: SharedState, popping: PopProcessor) -> list[FastHandler]:
             now_ms=state.clock.now_ms,
             pop_of=Pop,
             hand_out=state.pops.try_to_hand_out,
-            most_in_flight=lambda: config.limits.in_flight,
+            max_in_flight=lambda: config.limits.in_flight,
             total=state.statistics.get_total,
             writer=ReplyWriter(template.line, template.binary()),
-            most_ms=MAX_INVISIBLE_MS,
-            most_bytes=MAX_BYTES,
+            max_ms=MAX_INVISIBLE_MS,
+            max_bytes=MAX_BYTES,
             guard=fast_acl_of(state, PopMessage),
         )
     ]
@@ -235,7 +235,7 @@ def _pop_plan(state: SharedState, popping: PopProcessor, values: list[Any]) -> P
         wanted = popping.subscription(header, None)
     except MQError:
         return None  # the plain path refuses the pop
-    if not isinstance(wanted, TagFilter) or len(wanted.codes) > MOST_TAGS:
+    if not isinstance(wanted, TagFilter) or len(wanted.codes) > MAX_TAGS:
         return None
     in_flight, store = state.pops.in_flight, state.store
     popped, queues = in_flight.queues(group, name), store.queues_of(name)

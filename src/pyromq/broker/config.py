@@ -96,9 +96,9 @@ class BrokerConfig:
     advertised_host: str | None = setting(None, "brokerIP1")  # IP address to which clients connect; None: `host`
     port: int = setting(10911, "listenPort", range=(0, 65535))  # port on which the broker listens; 0: any free port
     # Listen on `port` - 2 too, for clients that send to that port. Off, unlike upstream: no client uses that port by
-    # default, an open port must be guarded, and the next broker on the machine may need it. Not in RocketMQ.
+    # default, and the next broker on the machine may need the port. Not in RocketMQ.
     vip_channel: bool = setting(False, "vipChannelEnable")
-    # `host:port` of each name server at which to register. One may be a URL that lists further name servers.
+    # `host:port` of each name server at which to register. One entry may be a URL that returns more name servers.
     namesrv: tuple[str, ...] = setting((), "namesrvAddr", read=_parse_addresses, write=";".join)
     tls: ServerTlsConfig | None = None  # TLS of the broker's port; None: plain TCP
     connections: ConnectionConfig = PLAIN  # hooks around all requests; TLS and account for name servers

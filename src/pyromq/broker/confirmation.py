@@ -2,8 +2,8 @@
 
 With SYNC_FLUSH the log is confirmed up to the end of the last flush. With replication the log is confirmed up to the
 offset that the required replicas have. The replies of all processors wait here; replies to compiled sends wait in
-`ParkedReplies`. One count and one rule decide on overload for both. Some replies also wait until a table is saved
-(`store/table_file.py`).
+`ParkedReplies`. Both kinds of waiting replies count against the same limits of overload. Some replies also wait until a
+table is saved (`store/table_file.py`).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ STUCK_SECONDS = 1.0  # longest time without a finished flush before sends are re
 
 @dataclass(slots=True)
 class ReplicaRule:
-    """What sends require of replicas. The owner of a rule may change its fields at any time, except `holds_all`.
+    """The replicas that sends require. The owner of a rule may change its fields at any time, except `holds_all`.
 
     `refusal` is the reason why sends are refused before they are stored, with code 14; "" if sends are accepted.
     `has_replica(end)` returns False if no replica can have the log before `end` soon: the message is then stored, and

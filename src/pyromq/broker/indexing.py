@@ -28,7 +28,7 @@ class _Query(NamedTuple):
 class Indexing:
     """Adds stored messages to the key index of one broker.
 
-    `step` returns the seconds until its next call; `alarm` rings if the call must come earlier.
+    `step` returns the seconds until its next call; `alarm` fires if the call must come earlier.
     """
 
     def __init__(self, store: MessageStore, clock: Clock) -> None:
@@ -46,7 +46,7 @@ class Indexing:
             return None
         query = _Query(self._store.max_log_offset, Future())
         self._queries.append(query)
-        self.alarm.ring_within(0)
+        self.alarm.schedule_within(0)
         return query.indexed
 
     def step(self) -> float:

@@ -45,8 +45,9 @@ class FlushedProgress(Generic[T]):
 class InternalQueues:
     """The internal queues that a table in memory follows, and the progress of the table through them.
 
-    One method of the table applies a record. The method is called once for each record, in log order: at the start for
-    the records behind the saved progress, later for each appended record. Progress is stored as the offsets of `group`.
+    A method of the table applies one record. The method is called once for each record, in log order. At the start it
+    is called for the records after the saved progress, later for each appended record. Progress is stored as the
+    offsets of `group`.
     """
 
     def __init__(
@@ -64,7 +65,7 @@ class InternalQueues:
         apply: Callable[[StoredMessage], None],
         read: Callable[[QueueEntry, str, int, int], StoredMessage | None] | None = None,
     ) -> None:
-        """Apply the records behind the saved progress now, and each new record before its append returns.
+        """Apply the records after the saved progress now, and each new record before its append returns.
 
         `read` replaces `MessageStore.message_of`, for tables that do not need all of a record; None skips the record.
         """

@@ -1,7 +1,7 @@
 """Limits of the memory and the waiting requests that any client at the port can cause.
 
-A limit that all connections use together is a `Quota`: unless stated otherwise, one connection gets at most a tenth of
-what the others leave.
+A limit that all connections share is a `Quota`. Unless stated otherwise, one connection may use a tenth of what the
+other connections leave free.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ class BrokerLimits:
     # Limit of decisions on batch transactions, kept for `batchTransactionLedgerTime`: about 800 bytes each. The half
     # that one account or connection may use has room for a stream with one batch each second: 259,200 in 72 hours.
     batch_decisions: int = setting(600_000, "maxBatchDecisions", range=_COUNT)
-    # Limit of the messages of one group and queue that are popped and neither acknowledged nor visible again: a queue
-    # that is popped more gives nothing until then.
+    # Limit of the messages of one group and queue that are popped and neither acknowledged nor visible again. At the
+    # limit, pops of the queue find nothing.
     in_flight: int = setting(10_000, "maxInFlightPerQueue", range=_COUNT)
     # Limit of pops with unfinished messages, and of messages whose invisible time was changed. Each takes about 280
-    # bytes, so all together take 100 MB. One group gets half of what the others leave.
+    # bytes, so all together take 100 MB. One group may use half of the pops that other groups leave free.
     pops_in_flight: int = setting(350_000, "maxPopsInFlight", range=_COUNT)
-    # Limit of a subscription's expression (characters): some hundred tags, each compared with each message.
+    # Limit of a subscription's expression (characters): a few hundred tags, each compared with each message.
     subscription_length: int = setting(8_192, "maxSubscriptionLength", range=_COUNT)
     # Limit of half messages (of single-message transactions) that are not decided: about 600 bytes each.
     half_messages: int = setting(200_000, "maxHalfMessages", range=_COUNT)

@@ -36,7 +36,7 @@ class LogCleaning:
     """Runs retention in steps, and answers administrators' requests to clean up.
 
     Each function of `needed` returns the first log offset that a module must read after a crash. `step` returns the
-    seconds until its next call; `alarm` rings if the call must come earlier.
+    seconds until its next call; `alarm` fires if the call must come earlier.
     """
 
     def __init__(

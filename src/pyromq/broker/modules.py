@@ -5,11 +5,11 @@ and stops. A broker is a list of modules, started in order and stopped in revers
 other modules.
 
     load      in order: the store is open               stop      reverse: requests still arrive
-    mend      in order: the port is open                close     reverse: no request arrives, no step runs
+    repair      in order: the port is open                close     reverse: no request arrives, no step runs
     start     in order: requests arrive, no step ran    persist   reverse: the store is closed and flushed
 
-A follower calls neither `mend` nor `start` of a module that is for masters only, and runs none of its steps. When the
-follower becomes the master, it calls `lead` of all modules, then `mend` and `start` of these, and runs their steps.
+A follower calls neither `repair` nor `start` of a module that is for masters only, and runs none of its steps. When the
+follower becomes the master, it calls `lead` of all modules, then `repair` and `start` of these, and runs their steps.
 
 Between `start` and `stop`, requests are answered, steps run, and `unsaved` tables are saved periodically, in reverse
 order. So a module may write into the table of an earlier module, which is saved later.
@@ -55,7 +55,7 @@ from pyromq.logs import logger_of
 from pyromq.names import REPLY_SUFFIX
 from pyromq.net.tasks import Alarm
 from pyromq.permissions.acl_files import AclFolder
-from pyromq.permissions.permissions import LOOK_SECONDS, AclWatch
+from pyromq.permissions.permissions import CHECK_SECONDS, AclWatch
 from pyromq.remoting.dispatch import Guard
 from pyromq.remoting.hooks import RemotingHook
 from pyromq.store.worker import worker
@@ -67,7 +67,7 @@ logger = logger_of(__name__)
 
 EXPIRE_CLIENTS_SECONDS = 10.0  # time between two searches for clients without heartbeats
 EXPIRE_LOCKS_SECONDS = 60.0  # time between two searches for expired locks of orderly consumers
-DELETED_TOPICS_SECONDS = 0.2  # time between two looks of a follower for deletions that its log has reached
+DELETED_TOPICS_SECONDS = 0.2  # time between two checks of a follower for deletions that its log has reached
 EXPIRE_PULLS_SECONDS = 0.25  # time between two searches for expired long polls: longest delay of their replies
 
 Save = Callable[[], None]
@@ -77,7 +77,7 @@ Save = Callable[[], None]
 class Step:
     """A background task that runs in slices of a few milliseconds.
 
-    `act` runs one slice and returns the seconds until its next call. After None, `act` is called when the alarm rings,
+    `act` runs one slice and returns the seconds until its next call. After None, `act` is called when the alarm fires,
     or never without an alarm.
     """
 
@@ -119,11 +119,11 @@ class BrokerModule:
     guard: Guard | None = None  # called before each request is answered; at most one module has a guard
     hooks: Sequence[RemotingHook] = ()  # called for each call at the broker's port
     steps: Sequence[Step] = ()
-    # Whether `mend`, `start` and `steps` wait until the broker is the master: they append records.
+    # Whether `repair`, `start` and `steps` wait until the broker is the master: they append records.
     master_only: bool = False
     load: Callable[[], None] = _nothing
-    lead: Callable[[], None] = _nothing  # called in order when a follower becomes the master, before `mend`
-    mend: Callable[[], None] = _nothing  # completes writes that a crash interrupted; may append records
+    lead: Callable[[], None] = _nothing  # called in order when a follower becomes the master, before `repair`
+    repair: Callable[[], None] = _nothing  # completes writes that a crash interrupted; may append records
     start: Callable[[], Awaitable[None]] = _nothing_to_wait_for
     unsaved: Callable[[], Save | None] = _nothing
     log_needed_from: Callable[[], int] | None = None  # returns the log offset before which no record is needed
@@ -135,7 +135,7 @@ class BrokerModule:
 def consumer_offsets(state: SharedState) -> BrokerModule:
     """Return the module that saves consumer offsets.
 
-    They are saved before the store closes, even if closing fails, and again after all other modules.
+    Consumer offsets are saved before the store closes, even if closing fails, and again after all other modules.
     """
     offsets = state.offsets
 
@@ -200,7 +200,7 @@ def delay_levels(state: SharedState) -> BrokerModule:
 
     @wraps(levels.deliver)
     def act() -> float | None:
-        return levels.deliver() if role.is_master else levels.keep_up()
+        return levels.deliver() if role.is_master else levels.follow_master()
 
     return BrokerModule(
         load=levels.load if role.is_master else levels.load_to_follow,
@@ -218,7 +218,7 @@ def timers(state: SharedState) -> BrokerModule:
 
     @wraps(timers.step)
     def act() -> float | None:
-        return timers.step() if role.is_master else timers.keep_up()
+        return timers.step() if role.is_master else timers.follow_master()
 
     listing = TimerListProcessor(timers, broker_name=state.config.name, clock=state.clock)
     return BrokerModule(
@@ -247,7 +247,7 @@ def transactions(state: SharedState) -> BrokerModule:
         master_only=True,
         answerers=[deciding],
         load=half_messages.load,
-        mend=half_messages.mend,
+        repair=half_messages.repair,
         steps=[Step(checks.step, checks.alarm)],
         unsaved=half_messages.note_progress,  # enters progress in the table of consumer offsets
         log_needed_from=lambda: half_messages.log_needed_from,
@@ -261,7 +261,7 @@ def batch_transactions(state: SharedState) -> BrokerModule:
         master_only=True,
         answerers=[BatchTransactionProcessor(state)],
         load=batches.load,
-        mend=batches.mend,
+        repair=batches.repair,
         steps=[Step(batches.step, batches.alarm)],
         unsaved=batches.note_progress,  # enters progress in the table of consumer offsets
         log_needed_from=lambda: batches.log_needed_from,
@@ -359,6 +359,6 @@ def permissions(state: SharedState) -> BrokerModule:
         answerers=[AccountProcessor(state, watch, folder)],
         guard=PermissionGuard(in_force, rules, state.refusals),
         load=watch.load,
-        steps=[periodic(LOOK_SECONDS, watch.look)],
+        steps=[periodic(CHECK_SECONDS, watch.check)],
         close=watch.close,
     )

@@ -51,7 +51,7 @@ from pyromq.remoting.headers import (
 
 logger = logger_of(__name__)
 
-LOOK_SECONDS = 1.0  # time between two tries to reach a lost name server, or to register a change
+CHECK_SECONDS = 1.0  # time between two attempts to reach a lost name server, or to register a change
 FIRST_SECONDS = 2.0  # longest wait for name servers at the start; slower ones are registered later
 HOSTS_SECONDS = 3.0  # longest wait for a name server's list of brokers
 LEAVE_SECONDS = 3.0  # longest wait for a name server's reply when the broker unregisters
@@ -65,7 +65,7 @@ _READ_WRITE = Permission.READ | Permission.WRITE
 
 
 class _NameServer:
-    """One name server, with what this broker knows about it."""
+    """One name server, and the state of this broker's registration there."""
 
     def __init__(self, address: str) -> None:
         self.address = address
@@ -97,7 +97,7 @@ class NameServerRegistration:
         self._role = role
         self._registered_as = self._identity()
         self._promoted_at: float | None = None  # None unless the broker became the master while it ran
-        role.listen(self._obey_role)
+        role.listen(self._apply_role)
         self._tasks = Tasks()
         fixed = [address for address in config.namesrv if not is_url(address)]
         self._name_servers = [_NameServer(address) for address in dict.fromkeys(fixed)]
@@ -156,7 +156,7 @@ class NameServerRegistration:
         role = self._role
         return role.broker_id, role.epoch, (role.ha_address or "") if role.is_master else ""
 
-    def _obey_role(self) -> None:
+    def _apply_role(self) -> None:
         """If the broker has another role now, register at once at all name servers."""
         before, self._registered_as = self._registered_as, self._identity()
         if before == self._registered_as:
@@ -165,7 +165,7 @@ class NameServerRegistration:
             self._promoted_at = self._clock.monotonic()
         for name_server in self._name_servers:
             if name_server.keeping is not None:  # otherwise the first registration is still to come
-                name_server.keeping.cancel()  # a request of the earlier role may be under way
+                name_server.keeping.cancel()  # a request of the earlier role may be in progress
                 name_server.version = None
                 self._begin(name_server)
 
@@ -203,7 +203,8 @@ class NameServerRegistration:
     def route(self, topic: str) -> Future[TopicRoute | None]:
         """Return a future of the topic's brokers and queues, as a name server knows them.
 
-        It resolves to None if no name server is known, or the first one does not know the topic or does not reply.
+        The future resolves to None if no name server is known, or if the first one does not know the topic or does not
+        reply.
         """
         found: Future[TopicRoute | None] = Future()
 
@@ -282,12 +283,12 @@ class NameServerRegistration:
 
     async def _keep(self, name_server: _NameServer, tried: asyncio.Future[None]) -> None:
         while True:
-            await self._look_after(name_server)
+            await self._maintain(name_server)
             if not tried.done():
                 tried.set_result(None)
-            await self._clock.sleep(LOOK_SECONDS)
+            await self._clock.sleep(CHECK_SECONDS)
 
-    async def _look_after(self, name_server: _NameServer) -> None:
+    async def _maintain(self, name_server: _NameServer) -> None:
         """Connect to a name server if necessary, and register if it is due. Each change of its state is logged once."""
         if self._role.fence:
             return  # this registration could take the place of a new master's

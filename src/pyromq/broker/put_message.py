@@ -43,7 +43,7 @@ class PutMessage:
     def put_each(self, messages: list[StoredMessage]) -> list[MessageRefused | None]:
         """Append independent messages, by one write if they fit. Return an error or None (stored) for each message.
 
-        The list is shorter if the store takes no more messages after the first ones. Raises `StoreNotWritable` if the
+        The list is shorter if the store accepts no more messages after the first ones. Raises `StoreNotWritable` if the
         store takes none.
         """
         try:
@@ -84,7 +84,8 @@ class PutMessage:
     ) -> None:
         """Append messages of one topic by one write: all or none. Raises `MessageRefused`, `StoreNotWritable`.
 
-        `before` and `behind` are the broker's own records in the same write, which are not counted.
+        `before` and `behind` are the broker's own records in the same write, before and after the messages. They are
+        not counted.
         """
         try:
             self._store.append_batch([*before, *messages, *behind])

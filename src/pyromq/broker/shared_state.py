@@ -84,7 +84,7 @@ class SharedState:
         )
         self.request_modes = JsonFile(folder / "messageRequestMode.json", disk)
         self.run_soon = run_soon
-        self.pops = PopTable(store, self.offsets, config.data / "pops", clock=clock, most_pops=limits.pops_in_flight)
+        self.pops = PopTable(store, self.offsets, config.data / "pops", clock=clock, max_pops=limits.pops_in_flight)
         self.waiting_pops = PopWaiting(self.long_polls, store, clock, run_soon)
         store.listen(self.long_polls.arrived, self.long_polls.arrived_together)
         self.statistics = statistics = Statistics(config.cluster, clock)

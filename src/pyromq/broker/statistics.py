@@ -26,7 +26,7 @@ HOUR_MS, DAY_MS = 3_600_000, 86_400_000
 SAMPLES_PER_HOUR_SAMPLE = 60  # every 60th sample is kept for the hour
 SAMPLES_PER_DAY_SAMPLE = 360  # every 360th sample is kept for the day
 SLICE_SECONDS = 0.001  # longest time of sampling before other connections are served
-MOST_GETS = 100_000  # limit of (topic, group) pairs with a counter of reads: about 2 kB each after a day
+MAX_GETS = 100_000  # limit of (topic, group) pairs with a counter of reads: about 2 kB each after a day
 
 
 if TYPE_CHECKING or speedups.is_active:
@@ -145,7 +145,7 @@ class Statistics:
         """Count the messages that one pull read. Called for every pull that finds messages."""
         counter = self._gets.get((topic, group))
         if counter is None:
-            if len(self._gets) >= MOST_GETS:
+            if len(self._gets) >= MAX_GETS:
                 self.get_total.add(count, size)
                 return
             counter = self._gets[topic, group] = self._tables["gets"][f"{topic}@{group}"] = Counter()

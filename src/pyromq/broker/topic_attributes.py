@@ -1,7 +1,7 @@
 """Reads the changes of a topic's attributes in an administrator's request, and checks the values.
 
-The broker knows one attribute, the type of a topic's messages. It does not compare messages with the type: only the
-gRPC proxy does so, as in RocketMQ 5. Source: RocketMQ 5.3.3, AttributeParser, AttributeUtil, TopicAttributes.
+The broker knows one attribute, the type of a topic's messages. Only the gRPC proxy compares messages with the type, as
+in RocketMQ 5. Source: RocketMQ 5.3.3, AttributeParser, AttributeUtil, TopicAttributes.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def _parts(topic: str, change: str) -> tuple[str, str, str]:
     """Return sign, name and value of one change. The value of a deleted attribute is empty."""
     sign, (name, equals, value) = change.strip()[:1], change.strip()[1:].partition("=")
     if sign not in ("+", "-") or not name or bool(equals) != (sign == "+"):
-        raise BrokerError(f"topic[{topic}]: {change!r} is no change of an attribute; write +NAME=VALUE or -NAME")
+        raise BrokerError(f"topic[{topic}]: {change!r} is not a change of an attribute; write +NAME=VALUE or -NAME")
     return sign, name.strip(), value.strip()
 
 

@@ -225,7 +225,7 @@ class Topics:
                 quota, what = self._creations_of_groups, "topics of groups"
             if not (created := quota.of(peer)):
                 peer.on_close += (quota.end,)
-            text = f"this connection created {created} {what}, all that one connection may; create fewer"
+            text = f"this connection created {created} {what}, the limit of one connection; create fewer"
             quota.take(peer, text=text, free=self._free(topic.name))
         self.put(topic, ChangeCause.AUTOMATIC)
 
@@ -241,7 +241,7 @@ class Topics:
     def queue_for(self, name: str, queue_id: int) -> int:
         """Return the queue id for a message that is delivered after a delay.
 
-        This is another queue if the topic no longer has the message's queue.
+        The result is another queue if the topic no longer has the message's queue.
         """
         topic = self._table.get(name)
         if topic is None or queue_id < topic.read_queues:
@@ -330,7 +330,7 @@ def check_changeable(topics: Topics, name: str) -> None:
 
 
 def describe(topic: TopicConfig) -> str:
-    """Return a topic's settings as text, as Java prints them in error messages."""
+    """Return a topic's settings as a string, as Java prints them in error messages."""
     letters = "".join(
         letter if topic.permission & bit else "-"
         for letter, bit in (("R", Permission.READ), ("W", Permission.WRITE), ("X", Permission.INHERIT))

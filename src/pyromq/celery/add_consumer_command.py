@@ -43,7 +43,7 @@ def _refusal(channel: RocketChannel, name: Any, configured: Any, options: dict[s
     """Declare a queue. Return the reason if this is impossible, else ""."""
     exchange, kind = options["exchange"], options["exchange_type"] or "direct"
     if not (isinstance(name, str) and name and isinstance(exchange, str)):
-        return "the name of a queue, and of its exchange, is a text that is not empty"
+        return "the name of a queue, and of its exchange, is a string that is not empty"
     if kind not in (kinds := channel.connection.implements.exchange_type):
         return f"exchange type {kind!r:.100} is unknown; use {', '.join(sorted(kinds))}"
     try:

@@ -109,7 +109,7 @@ class RocketChannel(virtual.Channel):
             )
 
     def _is_reply(self, message: dict[str, Any], routing_key: str) -> bool:
-        """Return whether a message is no task but answers one, and its queue is not durable."""
+        """Return whether a message is not a task but answers one, and its queue is not durable."""
         is_answer = message["properties"].get("correlation_id") and not message["headers"].get("task")
         return bool(is_answer) and not self._has_queue(routing_key)
 
@@ -282,7 +282,7 @@ class RocketChannel(virtual.Channel):
         """
         raw = payload(message)
         if raw is None:
-            self._tasks.dead_letter(message, "the body is no message of kombu")
+            self._tasks.dead_letter(message, "the body is not a message of kombu")
             return None
         if is_expired(raw, message.born_ms) and not raw["headers"].get("expires"):  # a worker revokes expired tasks
             self._tasks.ack(message)

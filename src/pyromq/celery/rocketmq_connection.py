@@ -185,7 +185,7 @@ def _connections(client: Any) -> ConnectionConfig | None:
 def _number(options: Mapping[str, Any], name: str, default: float, *, least: float, most: float) -> float:
     value = options.get(name, default)
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise UsageError(f"broker_transport_options: {name}={value!r} is no number")
+        raise UsageError(f"broker_transport_options: {name}={value!r} is not a number")
     if not least <= value <= most:
         raise UsageError(f"broker_transport_options: {name}={value!r} is out of range: {least:g} to {most:g}")
     return value

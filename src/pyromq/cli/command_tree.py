@@ -117,7 +117,7 @@ class Group(Command, click.Group):
         return re.split(r"(?<=\.) ", text)[0]
 
     def _meant(self, ctx: click.Context, args: list[str]) -> list[str] | None:
-        """Return the words after `pyromq` for a line whose first word is no command here. None if it has no meaning."""
+        """Return the words after `pyromq` for a line that begins with no command; None if it has no meaning."""
         word, *rest = args
         if word == HELP:
             return [HELP, *self.path, *rest]
@@ -161,7 +161,7 @@ def commands_below(ctx: click.Context, group: Group) -> Iterator[Command]:
 
 
 def _check_not_blank(param: click.Parameter, value: object, ctx: click.Context) -> None:
-    """Refuse an empty text: it often comes from a variable of the shell that is not set."""
+    """Refuse an empty string: it often comes from a variable of the shell that is not set."""
     texts = value if isinstance(value, tuple) else (value,)
     typed = ctx.get_parameter_source(str(param.name)) is ParameterSource.COMMANDLINE
     if typed and any(isinstance(text, str) and not text.strip() for text in texts):
@@ -187,7 +187,7 @@ def _broken(line: str, formatter: click.HelpFormatter) -> str:
 
 
 def _unknown_command(args: list[str], group: Group, ctx: click.Context) -> str:
-    """Return the error for a word that is no command: similar ones of this group, else of the whole tree."""
+    """Return the error for a word that is not a command: similar ones of this group, else of the whole tree."""
     name = args[0]
     if line := MQADMIN.get(name):
         return f"{name!r} is a command of mqadmin; here it is `pyromq {line}`"
@@ -211,7 +211,7 @@ def _unknown_command(args: list[str], group: Group, ctx: click.Context) -> str:
     near = [(f"--{name}",)] if f"--{name}" in _options(group, ctx) else near
     lines = [" ".join(["pyromq", *path]) for path in near]
     advice = f"did you mean {_choice(lines)}?" if lines else _help_of(group)
-    return f"{name!r} is no command{f' of {group.path[-1]}' if group.path else ''}; {advice}"
+    return f"{name!r} is not a command{f' of {group.path[-1]}' if group.path else ''}; {advice}"
 
 
 def _nearest(args: list[str], paths: Iterable[tuple[str, ...]], least: float = MIN_SIMILARITY) -> list[tuple[str, ...]]:

@@ -82,7 +82,7 @@ def namespace_option(command: F) -> F:
         "--namespace",
         envvar="PYROMQ_NAMESPACE",
         show_envvar=True,
-        type=ANY_TEXT,  # an empty text means no namespace, and overrides the environment
+        type=ANY_TEXT,  # an empty string means no namespace, and overrides the environment
         metavar="NAME",
         help="Namespace of topics and groups: brokers see NAME%TOPIC and NAME%GROUP.",
     )

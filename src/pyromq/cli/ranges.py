@@ -61,7 +61,7 @@ class Seconds(click.FloatRange):
 
 
 class AnyText(click.types.StringParamType):
-    """Type of a text that may be empty. `Command` refuses empty values of all other texts."""
+    """Type of a string that may be empty. `Command` refuses empty values of all other strings."""
 
 
 ANY_TEXT = AnyText()

@@ -106,7 +106,7 @@ def _padded(cell: str, width: int, right: bool) -> str:
 
 
 def _width(text: str) -> int:
-    """Return the number of terminal columns that a text takes."""
+    """Return the number of terminal columns that a string takes."""
     if text.isascii():
         return len(text)
     return sum(0 if combining(each) else 2 if east_asian_width(each) in "WF" else 1 for each in text)

@@ -239,7 +239,7 @@ async def _start(stack: AsyncExitStack, server: Any, *, option: str) -> Any:
         text = str(error)
         if " is in use" in text or " may not be opened" in text:
             raise UsageError(f"{text}; choose another with {option} (0: any free port)") from error
-        if " is no address of this machine" in text:
+        if " is not an address of this machine" in text:
             raise UsageError(f"{text}; choose the address to listen on with {host} (0.0.0.0: all)") from error
         raise
 

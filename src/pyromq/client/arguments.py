@@ -98,7 +98,7 @@ def _is_queue(value: object) -> bool:
 _PLAIN: dict[object, ArgumentKind] = {
     NoneType: ArgumentKind("None", lambda value: value is None),
     bool: ArgumentKind("True or False", lambda value: isinstance(value, bool)),
-    str: ArgumentKind("a text", lambda value: isinstance(value, str)),
+    str: ArgumentKind("a string", lambda value: isinstance(value, str)),
     bytes: ArgumentKind("bytes", lambda value: isinstance(value, bytes)),
     int: ArgumentKind("a whole number", lambda value: isinstance(value, int) and not isinstance(value, bool)),
     float: ArgumentKind(

@@ -36,7 +36,7 @@ class BrowserConnections:
         self._server = server
         self._clock = console.clock
         self._refusals = console.refusals
-        self._most = most if most is not None else _most_connections()
+        self._most = most if most is not None else _max_connections()
         self._open: set[HttpConnection] = set()
         self._waiting: dict[HttpConnection, float] = {}  # monotonic seconds at which each wait began, oldest first
         self._tasks = Tasks()
@@ -169,7 +169,7 @@ class HttpConnection(H11Protocol):
         super().send_400_response(msg)
 
 
-def _most_connections() -> int:
+def _max_connections() -> int:
     """Return the limit of browsers' connections: half of the process's file descriptors.
 
     The other half stays free for files and brokers.

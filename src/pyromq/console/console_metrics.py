@@ -11,9 +11,9 @@ from contextlib import contextmanager
 from enum import Enum
 
 from pyromq.console.cluster.cluster_history import ClusterHistory
-from pyromq.metrics.exposition import Exposition, Family, Histogram, MetricKind, label_text, tell_info
+from pyromq.metrics.exposition import Exposition, Family, Histogram, MetricKind, add_info, label_text
 from pyromq.remoting.rejection_log import RejectionLog
-from pyromq.slow_work import breathe
+from pyromq.slow_work import yield_slice
 
 REQUESTS = Family(
     "pyromq_console_requests_total",
@@ -80,7 +80,7 @@ class ConsoleMetrics:
 
     async def tell(self, exposition: Exposition) -> None:
         common = self._common
-        tell_info(exposition, common)
+        add_info(exposition, common)
         exposition.add(SEARCHES, common, self._searches)
         for reason in SignInRefusal:
             exposition.add(REFUSED, f"{common},{label_text(reason=reason.value)}", self._refused[reason])
@@ -88,10 +88,10 @@ class ConsoleMetrics:
             exposition.add(CUT, f"{common},{label_text(reason=kind)}", count)
         for (page, status), count in sorted(self._requests.items()):
             exposition.add(REQUESTS, f"{common},{label_text(page=page, status=str(status))}", count)
-        await breathe()
+        await yield_slice()
         for page, histogram in sorted(self._seconds.items()):
             histogram.tell(exposition, SECONDS, f"{common},{label_text(page=page)}")
-            await breathe()
+            await yield_slice()
 
     def faults(self) -> dict[str, str]:
         return {"cluster": self._history.fault}

@@ -61,9 +61,9 @@ class ConsoleServer(uvicorn.Server):
     The caller handles signals, because uvicorn would raise them again when it ends.
     """
 
-    def __init__(self, console: Console, *, most_connections: int | None = None) -> None:
+    def __init__(self, console: Console, *, max_connections: int | None = None) -> None:
         super().__init__(_settings(console))
-        self._connections = BrowserConnections(self, console, most=most_connections)
+        self._connections = BrowserConnections(self, console, most=max_connections)
         self._listener: HandingListener | None = None
 
     def stop(self) -> None:
@@ -113,7 +113,7 @@ def _listen(config: ConsoleConfig, option: str) -> socket.socket:
         listener.listen(128)  # browsers may connect from here on; they wait until the application is ready
     except (OSError, UnicodeError) as error:
         listener.close()
-        reason = error.strerror if isinstance(error, OSError) else "it is no name of a host"
+        reason = error.strerror if isinstance(error, OSError) else "it is not a valid host name"
         raise UsageError(
             f"the console cannot listen on {config.host} port {config.port}: {reason}; choose another with "
             f"{option} (0: any free port)"

@@ -166,7 +166,7 @@ def _hint_at_sql(expression: str) -> None:
 def check_tag(tag: str) -> None:
     """Raise `IllegalMessage` for a tag of a message that no subscription can select."""
     if not isinstance(tag, str):
-        raise IllegalMessage(f"tags={tag!r:.80} is {type(tag).__name__}; a message has one tag, a text")
+        raise IllegalMessage(f"tags={tag!r:.80} is {type(tag).__name__}; a message has one tag, a string")
     if "||" in tag:
         raise IllegalMessage(f"tags={tag!r:.80}: no subscription finds a tag with `||` in it; a message has one tag")
     if tag != tag.strip():
@@ -186,7 +186,7 @@ _short_tag_hash = lru_cache(maxsize=4096)(java_hash)
 
 
 def parse_tags(expression: str | None) -> TagFilter:
-    """Return the filter of a tag expression; None, the empty text and `*` accept everything.
+    """Return the filter of a tag expression; None, the empty string and `*` accept everything.
 
     Equal expressions return the same filter object while it is cached; few long expressions are cached, because they
     use much memory. Raises `SubscriptionParseFailed` for an expression of separators only.

@@ -34,7 +34,7 @@ _TOKEN = re.compile(
 )
 
 SQL92 = "SQL92"
-MOST_CHARACTERS = 16_384  # limit of an expression: people write hundreds of characters, programs some thousands
+MAX_CHARACTERS = 16_384  # limit of an expression: people write hundreds of characters, programs a few thousand
 
 _LEAST_WEIGHT = 8  # least weight: each test copies the properties of the message first
 _PAIRS = PAIRS.encode()
@@ -78,7 +78,7 @@ class SqlFilter:
     def _judge(self, properties: memoryview | bytes) -> bool:
         try:
             return self.evaluate(b"".join((_PAIRS, properties, _PAIRS))) is True
-        except ValueError:  # a message is not selected if a text that must be a number is none
+        except ValueError:  # a property that must be a number is not a number: the message is not selected
             return False
 
 
@@ -95,12 +95,14 @@ def parse_sql(expression: str | None) -> SqlFilter:
 def check_sql(expression: str) -> SqlFilter:
     """Return the filter of an SQL92 expression of pyromq's own client, which is checked more strictly.
 
-    Expressions that RocketMQ accepts, but that do not mean what they say, are refused: text after a complete
-    expression, a property as a condition, and an expression that is never true.
+    Some expressions that RocketMQ accepts are refused as probable mistakes: text after a complete expression, a
+    property as a condition, and an expression that is never true.
     """
     wanted, rest = _parsed(expression)
     if rest.kind != END:
-        raise _failed(expression, f"{rest.text:.80} at character {rest.at} is behind its end: is AND or OR missing?")
+        raise _failed(
+            expression, f"{rest.text:.80} at character {rest.at} follows a complete expression: is AND or OR missing?"
+        )
     if wanted.bare:
         name = f"{wanted.bare:.80}"
         raise _failed(
@@ -116,8 +118,8 @@ def check_sql(expression: str) -> SqlFilter:
 def _parsed(expression: str | None) -> tuple[Term, Token]:
     if not expression or not expression.strip():
         raise _failed(expression or "", "it is empty; write a condition like `price > 5`")
-    if len(expression) > MOST_CHARACTERS:
-        raise _failed(expression, f"it has {len(expression)} characters, at most {MOST_CHARACTERS} are taken")
+    if len(expression) > MAX_CHARACTERS:
+        raise _failed(expression, f"it has {len(expression)} characters; the limit is {MAX_CHARACTERS}")
     try:
         parser = _Parser(expression)
         wanted = terms.condition(parser.any_of())
@@ -198,8 +200,8 @@ class _Parser:
 
     def _unary(self) -> Term:
         self._depth += 1
-        if self._depth > terms.MOST_LEVELS:
-            raise ValueError(f"at character {self.next.at} it has more than {terms.MOST_LEVELS} levels")
+        if self._depth > terms.MAX_LEVELS:
+            raise ValueError(f"at character {self.next.at} it has more than {terms.MAX_LEVELS} levels")
         try:
             if self._took("+"):
                 return self._unary()
@@ -286,4 +288,4 @@ def tokens(expression: str) -> Iterator[Token]:
 
 
 def _what(rest: str) -> str:
-    return "a text without closing quote" if rest[0] == "'" else repr(rest[0])
+    return "a string without closing quote" if rest[0] == "'" else repr(rest[0])

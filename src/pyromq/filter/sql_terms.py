@@ -29,8 +29,8 @@ INT_MAX = (1 << 31) - 1
 LONG_MAX = (1 << 63) - 1
 
 Evaluate: TypeAlias = Callable[[bytes], Value]
-MOST_LEVELS = 100  # limit of nested terms: each is a nested call
-MOST_TERMS = 1_000  # limit of terms in an expression: each costs memory, and time for every message
+MAX_LEVELS = 100  # limit of nested terms: each is a nested call
+MAX_TERMS = 1_000  # limit of terms in an expression: each costs memory, and time for every message
 
 ORDERS = {">": gt, ">=": ge, "<": lt, "<=": le}
 _PAIRS, _NAME_VALUE = PAIRS.encode(), NAME_VALUE.encode()
@@ -118,11 +118,11 @@ def negative(operand: Term) -> Term:
 
 
 def condition(operand: Term) -> Term:
-    """Return a term for use as a condition. A property alone is never true, because its value is a text."""
+    """Return a term for use as a condition. A property alone is never true, because its value is a string."""
     if operand.is_boolean:
         return operand
     if operand.kind is not Kind.PROPERTY:
-        raise ValueError(f"{operand.text:.80} says neither yes nor no")
+        raise ValueError(f"{operand.text:.80} is neither true nor false")
     inner = operand.evaluate
     made = _made(Kind.CONDITION, lambda properties: None if inner(properties) is None else False, operand.text, operand)
     return replace(made, bare=operand.text)
@@ -166,7 +166,7 @@ def is_null(operand: Term) -> Term:
 
 
 def ordered(left: Term, sign: str, right: Term) -> Term:
-    """Return the term for one of > >= < <=, between numbers or texts that are read as numbers."""
+    """Return the term for one of > >= < <=, between numbers or strings that are read as numbers."""
     for operand in (left, right):
         if operand.kind is Kind.CONDITION or (
             operand.kind is Kind.CONSTANT and isinstance(operand.value, bool | str | None)
@@ -205,7 +205,7 @@ def not_between(operand: Term, low: Term, high: Term) -> Term:
 
 def one_of(operand: Term, texts: Sequence[str], *, negate: bool) -> Term:
     if operand.kind is not Kind.PROPERTY:
-        raise ValueError(f"{operand.text:.80} is no property; only those can be IN a list")
+        raise ValueError(f"{operand.text:.80} is not a property; only a property can be IN a list")
     known = frozenset(texts)
     inner = operand.evaluate
 
@@ -218,11 +218,11 @@ def one_of(operand: Term, texts: Sequence[str], *, negate: bool) -> Term:
 
 def _made(kind: Kind, evaluate: Evaluate, text: str, *operands: Term) -> Term:
     levels = 1 + max(operand.levels for operand in operands)
-    if levels > MOST_LEVELS:
-        raise ValueError(f"it has more than {MOST_LEVELS} conditions within each other")
+    if levels > MAX_LEVELS:
+        raise ValueError(f"it has more than {MAX_LEVELS} conditions within each other")
     size = 1 + sum(operand.size for operand in operands)
-    if size > MOST_TERMS:
-        raise ValueError(f"it has more than {MOST_TERMS} comparisons, properties and values; a list after IN is one")
+    if size > MAX_TERMS:
+        raise ValueError(f"it has more than {MAX_TERMS} comparisons, properties and values; a list after IN is one")
     bare = next((operand.bare for operand in operands if operand.bare), "")
     return Term(kind, evaluate, text[:100], levels, size, bare=bare)
 
@@ -283,21 +283,21 @@ def _is_on_side(left: Evaluate, sign: str, number: float) -> Evaluate:
 class Long(int):
     """A whole number of 64 bits.
 
-    A text compared with a `Long` may have 64 bits, a text compared with an `int` only 32.
+    A string compared with a `Long` may have 64 bits, a string compared with an `int` only 32.
     """
 
 
 def whole_number(text: str, like: int) -> int:
-    """Parse a text as the type of `like`. Raises `ValueError` for a text that is no whole number, or too large."""
+    """Parse a string as the type of `like`. Raises `ValueError` unless it is a whole number of that type."""
     number = int(text) if _WHOLE.fullmatch(text) else None
     most = LONG_MAX if type(like) is Long else INT_MAX
     if number is None or not -most - 1 <= number <= most:
-        raise ValueError(f"{text!r:.80} is no whole number of {64 if most == LONG_MAX else 32} bits")
+        raise ValueError(f"{text!r:.80} is not a whole number of {64 if most == LONG_MAX else 32} bits")
     return number
 
 
 def double(text: str) -> float:
-    """Parse a text as Java's Double does. Raises `ValueError` for a text that is no number."""
+    """Parse a string as Java's Double does. Raises `ValueError` for a string that is not a number."""
     text = text.strip(_BLANKS)
     if match := _DOUBLE.fullmatch(text):
         return float(match[0].rstrip("fFdD") if match[2] else text)
@@ -306,14 +306,14 @@ def double(text: str) -> float:
             return float.fromhex(match[1])
         except OverflowError:
             return -math.inf if text[0] == "-" else math.inf
-    raise ValueError(f"{text!r:.80} is no number")
+    raise ValueError(f"{text!r:.80} is not a number")
 
 
 def compare(left: Value, right: Value) -> int:
     """Return a number below, equal to or above zero for `left` below, equal to or above `right`; neither is None.
 
-    Values of incompatible types are unequal: -1. Raises `ValueError` if a text must be a number and is not, and for a
-    boolean on the left of a text.
+    Values of incompatible types are unequal: -1. Raises `ValueError` if a string must be a number and is not, and for a
+    boolean on the left of a string.
     """
     if isinstance(left, str):
         if isinstance(right, str):
@@ -323,7 +323,7 @@ def compare(left: Value, right: Value) -> int:
         return compare_numbers(_like(left, right), right)
     if isinstance(left, bool):
         if isinstance(right, str):
-            raise ValueError("a boolean on the left is not compared with a text")
+            raise ValueError("a boolean on the left is not compared with a string")
         return left - right if isinstance(right, bool) else -1
     if isinstance(right, str):
         return compare_numbers(left, _like(right, left))

@@ -13,7 +13,7 @@ from pyromq.names import RETRY_PREFIX
 
 NOTHING = ""  # used instead of an expression for a member without a subscription to the topic
 POP = "CONSUME_POP"  # the consume type of groups that pop
-MOST_NAMES = 10  # limit of members that are named for each expression
+MAX_NAMES = 10  # limit of members that are named for each expression
 
 # For each topic, the sorted members of each expression (or `NOTHING`).
 Differences = dict[str, dict[str, list[str]]]
@@ -54,5 +54,5 @@ def _quoted(expression: str) -> str:
 
 
 def _names(members: list[str]) -> str:
-    named = ", ".join(members[:MOST_NAMES])
-    return named if len(members) <= MOST_NAMES else f"{named} and {len(members) - MOST_NAMES} more"
+    named = ", ".join(members[:MAX_NAMES])
+    return named if len(members) <= MAX_NAMES else f"{named} and {len(members) - MAX_NAMES} more"

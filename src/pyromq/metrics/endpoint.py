@@ -26,12 +26,12 @@ from pyromq.store.disk import LOCAL_DISK
 CPU = Family("process_cpu_seconds_total", MetricKind.COUNTER, "Processor time of this process.", unit="seconds")
 MEMORY = Family("process_resident_memory_bytes", MetricKind.GAUGE, "Resident memory of this process.", unit="bytes")
 DESCRIPTORS = Family("process_open_fds", MetricKind.GAUGE, "Open descriptors: connections and files.")
-MOST_DESCRIPTORS = Family("process_max_fds", MetricKind.GAUGE, "Limit of open descriptors.")
+MAX_DESCRIPTORS = Family("process_max_fds", MetricKind.GAUGE, "Limit of open descriptors.")
 STARTED = Family(
     "process_start_time_seconds", MetricKind.GAUGE, "Start time of this process, since 1970.", unit="seconds"
 )
 
-PROCESS_FAMILIES = (CPU, MEMORY, DESCRIPTORS, MOST_DESCRIPTORS, STARTED)
+PROCESS_FAMILIES = (CPU, MEMORY, DESCRIPTORS, MAX_DESCRIPTORS, STARTED)
 
 logger = logger_of(__name__)
 
@@ -58,11 +58,11 @@ SECONDS = Family(
 
 SCRAPE_FAMILIES = (SERIES, LIMIT, LEFT_OUT, SECONDS)
 
-MOST_ANSWERED = 16  # limit of concurrent responses: some Prometheus servers and health checks
-MOST_ASKING = 256  # limit of connections without a request; the event loop accepts fewer in one turn
+MAX_ANSWERED = 16  # limit of concurrent responses: some Prometheus servers and health checks
+MAX_ASKING = 256  # limit of connections without a request; the event loop accepts fewer in one turn
 HEAD_BYTES = 8 << 10
 HEAD_SECONDS = 5.0
-ANSWER_SECONDS = 30.0  # limit of time for a response; Prometheus gives up after 10 s
+ANSWER_SECONDS = 30.0  # limit of time for a response; the default timeout of Prometheus is 10 s
 WRITTEN_AT_ONCE = 64 << 10
 
 _PLAIN = "text/plain; charset=utf-8"
@@ -117,14 +117,14 @@ class MetricsEndpoint:
         await self._tasks.stop()
 
     def _opened(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        _make_room(self._asking, MOST_ASKING)
+        _make_room(self._asking, MAX_ASKING)
         self._asking[writer] = self._tasks.start(self._serve(reader, writer), name="answer a scrape")
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             async with asyncio.timeout(HEAD_SECONDS):
                 head = await _head(reader)
-            _make_room(self._answered, MOST_ANSWERED)
+            _make_room(self._answered, MAX_ANSWERED)
             self._answered[writer] = self._asking.pop(writer)
             async with asyncio.timeout(ANSWER_SECONDS):
                 await _write(writer, await self._answer(head), with_body=not head.startswith(b"HEAD "))
@@ -159,7 +159,7 @@ class MetricsEndpoint:
         try:
             return _Answer("200 OK", await self._scraping.text(), CONTENT_TYPE)
         except Exception:
-            logger.exception("metrics cannot be told")
+            logger.exception("metrics cannot be collected")
             return _Answer("500 Internal Server Error", [b"the log of this server says why\n"])
 
     def _ready(self) -> _Answer:
@@ -230,7 +230,7 @@ class Scraping:
         if exposition.left_out and not self._was_left_out:
             logger.warning(
                 "there are more series of metrics than metricsSeriesLimit=%d: those by queue are left out first, then "
-                "the last; raise it, or delete topics and groups that nobody uses",
+                "the last; raise it, or delete unused topics and groups",
                 self._series_limit,
             )
         self._was_left_out = exposition.left_out
@@ -262,7 +262,7 @@ class ProcessMetrics:
 
     def _tell(self, exposition: Exposition) -> None:
         exposition.add(CPU, "", time.process_time())
-        exposition.add(MOST_DESCRIPTORS, "", platform.descriptor_limit())
+        exposition.add(MAX_DESCRIPTORS, "", platform.descriptor_limit())
         age = platform.process_age()
         told = {
             MEMORY: platform.resident_bytes(),

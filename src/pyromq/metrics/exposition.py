@@ -17,7 +17,7 @@ from typing import Protocol
 from pyromq import speedups
 from pyromq.remoting.codes import VERSION_NAME
 from pyromq.remoting.rejection_log import RejectionLog
-from pyromq.slow_work import breathe
+from pyromq.slow_work import yield_slice
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _CHUNK_LINES = 1_000  # number of lines that are joined in one step
@@ -74,7 +74,7 @@ class Exposition:
 
     @property
     def wants_details(self) -> bool:
-        """Whether so far there is room for samples of detail families."""
+        """Whether there is still room for samples of detail families."""
         return self._count + self._details < self.most
 
     def add(self, family: Family, labels: str, value: float, *, part: str = "") -> None:
@@ -121,12 +121,12 @@ class Exposition:
             chunks.append(f"# HELP {family.name} {family.meaning}\n# TYPE {family.name} {kind}\n".encode())
             for first in range(0, len(lines), _CHUNK_LINES):
                 chunks.append("".join(lines[first : first + _CHUNK_LINES]).encode())
-                await breathe()
+                await yield_slice()
         return chunks
 
 
 def label_text(**labels: str) -> str:
-    """Return labels as text. Label values are escaped, because clients choose them."""
+    """Return labels as a string. Label values are escaped, because clients choose them."""
     return ",".join(f'{name}="{_escaped(value)}"' for name, value in labels.items())
 
 
@@ -173,14 +173,14 @@ REFUSED = Family(
 FAMILIES = (INFO, CONNECTIONS, REFUSED)
 
 
-def tell_info(exposition: Exposition, common: str) -> None:
+def add_info(exposition: Exposition, common: str) -> None:
     """Add the metric with the version of pyromq; `common` are the labels of the server."""
     exposition.add(INFO, f"{common},{label_text(version=VERSION_NAME, hot_path=speedups.hot_path)}", 1)
 
 
-def tell_server(exposition: Exposition, common: str, *, connections: int, refusals: RejectionLog) -> None:
+def add_server_samples(exposition: Exposition, common: str, *, connections: int, refusals: RejectionLog) -> None:
     """Add the metrics that every server has; `common` are the labels of the server."""
-    tell_info(exposition, common)
+    add_info(exposition, common)
     exposition.add(CONNECTIONS, common, connections)
     for reason, count in sorted(refusals.counts.items()):
         exposition.add(REFUSED, f"{common},{label_text(reason=reason)}", count)

@@ -28,8 +28,8 @@ class KvTable:
     A change can be read immediately; its future completes when a thread has written the change to disk.
     """
 
-    def __init__(self, file: JsonFile | None, *, most_bytes: int = 4 << 20) -> None:
-        self._most = most_bytes
+    def __init__(self, file: JsonFile | None, *, max_bytes: int = 4 << 20) -> None:
+        self._most = max_bytes
         self._size = 0
         self._file = file
         self._saving = TableFile(file, msgspec.json.encode) if file is not None else None

@@ -19,7 +19,7 @@ from pyromq.net.slow_replies import SlowReplies
 from pyromq.net.tasks import Tasks, every
 from pyromq.permissions.acl_files import AclFolder
 from pyromq.permissions.authentication import REFUSED, Authentication, denied
-from pyromq.permissions.permissions import LOOK_SECONDS, AclWatch, Permissions
+from pyromq.permissions.permissions import CHECK_SECONDS, AclWatch, Permissions
 from pyromq.remoting.codes import RequestCode
 from pyromq.remoting.command import Call, Reply
 from pyromq.remoting.dispatch import Dispatcher, answers
@@ -47,7 +47,7 @@ CHANGES = frozenset(
 
 
 LIVE = {name for name, setting in SETTINGS.items() if setting.change is Change.AT_ONCE}
-_MOST_BYTES = 64 << 10  # limit of a request that changes settings (bytes); all settings together have 1 kB
+_MAX_BYTES = 64 << 10  # limit of a request that changes settings (bytes); all settings together have 1 kB
 
 if TYPE_CHECKING:
     from pyromq.nameserver.name_server_metrics import NameServerMetrics
@@ -66,12 +66,12 @@ class NameServer:
 
     def __init__(self, config: NameServerConfig | None = None, clock: Clock | None = None) -> None:
         self.config = replace(config) if config is not None else NameServerConfig()
-        self.routes = RouteTable(most_topics=self.config.max_topics, most_brokers=self.config.max_brokers)
+        self.routes = RouteTable(max_topics=self.config.max_topics, max_brokers=self.config.max_brokers)
         self._clock = clock or SystemClock()
         self._watch: AclWatch | None = None
         self._kv = KvTable(
             JsonFile(self.config.kv_path) if self.config.kv_path is not None else None,
-            most_bytes=self.config.max_kv_bytes,
+            max_bytes=self.config.max_kv_bytes,
         )
         # Changed settings are stored next to the key-value settings. A name server without that file stores neither.
         kept = self.config.kv_path.with_name("namesrv.properties") if self.config.kv_path is not None else None
@@ -127,12 +127,12 @@ class NameServer:
         self._configuring.load()
         if self._watch is not None:
             self._watch.load()
-            self._tasks.start(every(LOOK_SECONDS, self._watch.look, self._clock), name="look at accounts")
+            self._tasks.start(every(CHECK_SECONDS, self._watch.check, self._clock), name="check ACL files")
         await self._server.start()
         self._tasks.start(every(self.config.scan_interval_ms / 1000, self._expire, self._clock), name="expire brokers")
         for step, alarm in (
             (self._slow_replies.step, self._slow_replies.alarm),
-            (self._registering.forget_some, self._registering.alarm),
+            (self._registering.remove_some, self._registering.alarm),
         ):
             self._tasks.start(alarm.run(step), name=step.__qualname__)
         return self
@@ -147,8 +147,8 @@ class NameServer:
 
     def _expire(self) -> None:
         for address in self.routes.expire(self._clock.monotonic() - self.config.broker_timeout_ms / 1000):
-            logger.warning("broker %s is gone: silent for %d ms", address, self.config.broker_timeout_ms)
-        self._registering.alarm.ring_within(0)
+            logger.warning("broker %s is removed: no heartbeat for %d ms", address, self.config.broker_timeout_ms)
+        self._registering.alarm.schedule_within(0)
 
 
 class NameServerSettingsProcessor:
@@ -174,8 +174,8 @@ class NameServerSettingsProcessor:
 
         Settings unknown to this server are ignored, as in RocketMQ.
         """
-        if len(call.body) > _MOST_BYTES:
-            raise BrokerError(f"the settings have {len(call.body)} bytes; the limit is {_MOST_BYTES}")
+        if len(call.body) > _MAX_BYTES:
+            raise BrokerError(f"the settings have {len(call.body)} bytes; the limit is {_MAX_BYTES}")
         try:
             settings = parse_properties(call.body.decode())
         except UnicodeDecodeError as error:
@@ -220,7 +220,7 @@ class ChangeGuard:
             if account is not None and not account.admin:
                 name = RequestCode(call.code).name
                 raise denied(
-                    f"account {account.access_key} is no administrator, which request {call.code} ({name}) needs"
+                    f"account {account.access_key} is not an administrator, which request {call.code} ({name}) needs"
                 )
         except AccessDenied as error:
             reason = str(error).removeprefix(DENIED)

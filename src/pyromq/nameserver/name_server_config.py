@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pyromq.errors import UsageError
-from pyromq.nameserver.routes import MOST_BROKERS, MOST_TOPICS
+from pyromq.nameserver.routes import MAX_BROKERS, MAX_TOPICS
 from pyromq.net.connection_config import PLAIN, ConnectionConfig
 from pyromq.net.tls.tls_server import ServerTlsConfig
 from pyromq.remoting.connection_limits import DEFAULT_CONNECTION_LIMITS, ConnectionLimits
@@ -32,9 +32,9 @@ class NameServerConfig:
     scan_interval_ms: int = setting(5_000, "scanNotActiveBrokerInterval", range=(100, 600_000))
     # Send clients the fixed queue order of order topics.
     order_message_enabled: bool = setting(False, "orderMessageEnable", change=Change.AT_ONCE)
-    # Limit of registered topics, each counted at each of its brokers; a topic takes some 400 bytes.
-    max_topics: int = setting(MOST_TOPICS, "maxRegisteredTopics", range=_COUNT)
-    max_brokers: int = setting(MOST_BROKERS, "maxRegisteredBrokers", range=_COUNT)  # limit of broker addresses
+    # Limit of registered topics, each counted at each of its brokers; a topic takes about 400 bytes.
+    max_topics: int = setting(MAX_TOPICS, "maxRegisteredTopics", range=_COUNT)
+    max_brokers: int = setting(MAX_BROKERS, "maxRegisteredBrokers", range=_COUNT)  # limit of broker addresses
     # Limit of all key-value settings, which are written as a whole after each change.
     max_kv_bytes: int = setting(4 << 20, "maxKvConfigBytes", range=_COUNT)
     connection_limits: ConnectionLimits = DEFAULT_CONNECTION_LIMITS  # limits of memory and work that connections cause

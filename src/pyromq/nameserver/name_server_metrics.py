@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sized
 
-from pyromq.metrics.exposition import Exposition, Family, MetricKind, label_text, tell_server
+from pyromq.metrics.exposition import Exposition, Family, MetricKind, add_server_samples, label_text
 from pyromq.nameserver.routes import RouteTable
 from pyromq.remoting.rejection_log import RejectionLog
 
@@ -24,7 +24,7 @@ class NameServerMetrics:
         self._sessions = sessions
 
     async def tell(self, exposition: Exposition) -> None:
-        tell_server(exposition, self._common, connections=len(self._sessions), refusals=self._refusals)
+        add_server_samples(exposition, self._common, connections=len(self._sessions), refusals=self._refusals)
         exposition.add(BROKERS, self._common, len(list(self._routes.addresses())))
         exposition.add(TOPICS, self._common, len(self._routes))
 

@@ -51,14 +51,14 @@ from pyromq.remoting.headers import (
     WipeWritePermission,
     WipeWritePermissionResponse,
 )
-from pyromq.slow_work import breathe, completed
+from pyromq.slow_work import completed, yield_slice
 
 
 class RegistrationProcessor:
     """Registers brokers, and removes brokers that unregister or whose connection closes."""
 
     def __init__(self, routes: RouteTable, kv: KvTable, clock: Clock) -> None:
-        self.alarm = Alarm(clock)  # calls `forget_some` when topics of removed brokers are left
+        self.alarm = Alarm(clock)  # calls `remove_some` when topics of removed brokers are left
         self._routes = routes
         self._kv = kv
         self._clock = clock
@@ -110,23 +110,23 @@ class RegistrationProcessor:
 
     def _forget(self, connection: Peer) -> None:
         for address in self._routes.connection_closed(connection):
-            logger.info("broker %s is gone: its connection closed", address)
-        self.alarm.ring_within(0)
+            logger.info("broker %s is removed: its connection closed", address)
+        self.alarm.schedule_within(0)
 
-    def forget_some(self) -> float | None:
+    def remove_some(self) -> float | None:
         """Remove some topics of brokers that left.
 
         Return the seconds until the next call, None if no topic is left to remove.
         """
         if self._routes.is_leaving:
-            self._routes.forget_some()
+            self._routes.remove_some()
         return 0 if self._routes.is_leaving else None
 
     @answers(UnregisterBroker)
     def unregister(self, header: UnregisterBroker, call: Call) -> Reply:
         self._routes.unregister(_identity(header))
         logger.info("broker %s unregisters", header.broker_address)
-        self.alarm.ring_within(0)
+        self.alarm.schedule_within(0)
         return Reply()
 
     @answers(QueryDataVersion)
@@ -215,7 +215,7 @@ async def _topic_list(names: Iterator[str | None]) -> Reply:
     listed = []
     for name in names:
         if name is None:
-            await breathe()
+            await yield_slice()
         else:
             listed.append(name)
     return await in_pieces(TopicList(topics=listed))

@@ -25,20 +25,20 @@ from pyromq.remoting.bodies import (
     TopicRoute,
 )
 from pyromq.remoting.codes import Permission
-from pyromq.slow_work import breathe, run_blocking
+from pyromq.slow_work import run_blocking, yield_slice
 
 logger = logger_of(__name__)
 
 MASTER = 0
-MOST_TOPICS = 200_000  # limit of topics, each counted at each broker; some 400 bytes each
-MOST_BROKERS = 1_000
-MOST_FILTER_SERVERS = 16
+MAX_TOPICS = 200_000  # limit of topics, each counted at each broker; about 400 bytes each
+MAX_BROKERS = 1_000
+MAX_FILTER_SERVERS = 16
 MAX_NAME = 255  # limit of characters in the name of a topic, broker or cluster, and in an address
 _ALL_PERMISSIONS = Permission.INHERIT | Permission.WRITE | Permission.READ | Permission.PRIORITY
-KEEP_SECONDS = 86_400.0  # topics of a broker that left are kept so long: a daily job must notice the broker's absence
-MOST_ABSENT_TOPICS = 100_000  # limit of topics kept of brokers that left, each counted at each broker: some 10 MB
-MOST_ABSENT_BROKERS = 100
-AT_ONCE = 200  # topics handled in one step, which takes some 200 us
+KEEP_SECONDS = 86_400.0  # time for which topics of a broker that left are kept: a daily job must notice its absence
+MAX_ABSENT_TOPICS = 100_000  # limit of topics kept of brokers that left, each counted at each broker: about 10 MB
+MAX_ABSENT_BROKERS = 100
+AT_ONCE = 200  # topics handled in one step, which takes about 200 us
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,13 +72,13 @@ class RouteTable:
     One address is one live broker; a broker name has a master (id 0) and slaves. The epoch of a replica set's master
     never falls while a broker of the name is registered.
 
-    `most_topics` (each topic counted at each broker) and `most_brokers` limit the table. One connection may use half of
-    what the others leave. Long work is done in steps: `registering`, and `forget_some` while `is_leaving`.
+    `max_topics` (each topic counted at each broker) and `max_brokers` limit the table. One connection may use half of
+    what the others leave. Long work is done in steps: `registering`, and `remove_some` while `is_leaving`.
     """
 
-    def __init__(self, *, most_topics: int = MOST_TOPICS, most_brokers: int = MOST_BROKERS) -> None:
-        self._most_topics = most_topics
-        self._most_brokers = most_brokers
+    def __init__(self, *, max_topics: int = MAX_TOPICS, max_brokers: int = MAX_BROKERS) -> None:
+        self._max_topics = max_topics
+        self._max_brokers = max_brokers
         self._count = 0  # number of topics, each counted at each broker
         self._held: dict[str, dict[str, None]] = {}  # the topics of each broker name
         self._leaving: dict[
@@ -96,7 +96,7 @@ class RouteTable:
         """Return the number of topics."""
         return len(self._topics)
 
-    # -- brokers come and go
+    # -- brokers register and leave
 
     def register(
         self,
@@ -122,17 +122,17 @@ class RouteTable:
         """Enter a registration.
 
         The topics of a master replace its old topics if their version or the master's address is new. Topics missing
-        from the registration stay, as in RocketMQ. Topics missing in the table are always entered: a broker may have
-        registered one new topic alone, under the version of all topics, after the table had lost the others. A topic
-        with an absurd value is left out: many queues cost every client as many objects, and Java clients read no route
-        with a number of more than 32 bits. Raises `LimitReached`, or `BrokerError` for a former master of a replica
-        set, before any change.
+        from the registration stay, as in RocketMQ. Topics missing in the table are always entered. After the table has
+        lost topics, a broker may register one new topic alone, under the version of all topics. A topic with an absurd
+        value is left out: each queue costs every client an object, and Java clients cannot read a route with a number
+        of more than 32 bits. Raises `LimitReached`, or `BrokerError` for a former master of a replica set, before any
+        change.
         """
         self._check_epoch(broker)
         self._check_room(broker, registration, connection)
         while broker.name in self._leaving:
-            self.forget_some(broker.name)
-            await breathe()
+            self.remove_some(broker.name)
+            await yield_slice()
         self._warn_of_another(broker, connection)
         known = self._live.get(broker.address)
         self._clusters.setdefault(broker.cluster, set()).add(broker.name)
@@ -148,7 +148,7 @@ class RouteTable:
                 elif changed or broker.name not in self._topics.get(topic.name, ()):
                     self._enter_topic(broker.name, topic, entries)
                 if number % AT_ONCE == 0:
-                    await breathe()
+                    await yield_slice()
             if left_out:
                 logger.warning(
                     "%d topics of broker %s are left out: %s has %s queues to read and %s to write, permission %s and"
@@ -167,10 +167,10 @@ class RouteTable:
 
     def _check_room(self, broker: BrokerIdentity, registration: BrokerRegistration, connection: object) -> None:
         names = (broker.name, broker.cluster, broker.address, *registration.filter_servers)
-        if any(len(name) > MAX_NAME for name in names) or len(registration.filter_servers) > MOST_FILTER_SERVERS:
+        if any(len(name) > MAX_NAME for name in names) or len(registration.filter_servers) > MAX_FILTER_SERVERS:
             raise BrokerError(
                 f"a broker's name, cluster and addresses have at most {MAX_NAME} characters, and it has at most"
-                f" {MOST_FILTER_SERVERS} filter servers"
+                f" {MAX_FILTER_SERVERS} filter servers"
             )
         if not all(name and name.isprintable() for name in names):
             raise BrokerError(f"a broker's name, cluster and addresses need printable characters: {names[:3]!r}")
@@ -178,19 +178,19 @@ class RouteTable:
         if long := next((name for name in topics if len(name) > MAX_NAME), None):
             raise BrokerError(f"topic {long[:80]}... has {len(long)} characters; {MAX_NAME} is the most")
         own = {live.identity.name for live in self._live.values() if live.connection is connection}
-        most = fair_share(self._most_brokers, len(self._live) - len(own), shares=2)
+        most = fair_share(self._max_brokers, len(self._live) - len(own), shares=2)
         if broker.address not in self._live and len(own) >= most:
             text = f"broker {broker.name} is not registered, this connection has {len(own)} and there are"
-            raise LimitReached("maxRegisteredBrokers", self._most_brokers, f"{text} {len(self._live)}; stop some")
+            raise LimitReached("maxRegisteredBrokers", self._max_brokers, f"{text} {len(self._live)}; stop some")
         held = self._held.get(broker.name, {})
         more = sum(name not in held for name in topics) if broker.broker_id == MASTER else 0
         of_own = sum(len(self._held.get(name, ())) for name in own)
-        if more and of_own + more > fair_share(self._most_topics, self._count - of_own, shares=2, least=0):
+        if more and of_own + more > fair_share(self._max_topics, self._count - of_own, shares=2, least=0):
             text = f"broker {broker.name} is not registered, it has {len(held) + more} topics and there are"
-            raise LimitReached("maxRegisteredTopics", self._most_topics, f"{text} {self._count}; delete some")
+            raise LimitReached("maxRegisteredTopics", self._max_topics, f"{text} {self._count}; delete some")
 
     def _check_epoch(self, broker: BrokerIdentity) -> None:
-        """Raise `BrokerError` for a former master of a replica set: its request may have been under way for long."""
+        """Raise `BrokerError` for a former master of a replica set: its request may have been in progress for long."""
         known = self._brokers.get(broker.name)
         if broker.broker_id != MASTER or known is None or known.epoch is None:
             return
@@ -203,7 +203,7 @@ class RouteTable:
         if broker.epoch is None and broker.address != master:
             raise BrokerError(
                 f"broker {broker.name} at {broker.address} cannot be the master: brokers of this name are a replica set"
-                f" of epoch {known.epoch}, and it is no replica; give it another name, or stop the replicas"
+                f" of epoch {known.epoch}, and it is not a replica; give it another name, or stop the replicas"
             )
 
     def _warn_of_another(self, broker: BrokerIdentity, connection: object) -> None:
@@ -312,14 +312,14 @@ class RouteTable:
             if live is not None:
                 self._absent.note(identity.name, known.cluster, held, heard=live.heard)
             self._leaving[identity.name] = list(held)
-            self.forget_some(identity.name)
+            self.remove_some(identity.name)
 
     @property
     def is_leaving(self) -> bool:
         """Whether topics still have entries of a broker that left; routes never return such a broker."""
         return bool(self._leaving)
 
-    def forget_some(self, broker_name: str | None = None) -> None:
+    def remove_some(self, broker_name: str | None = None) -> None:
         """Remove some entries of topics at a broker that left: at the broker with this name, or at any."""
         name = broker_name if broker_name is not None else next(iter(self._leaving))
         topics = self._leaving[name]
@@ -363,7 +363,7 @@ class RouteTable:
         live = self._live.get(address) if address is not None else None
         return (address, live.ha_address) if live is not None else (None, None)
 
-    # -- what clients ask
+    # -- requests of clients
 
     def route(self, topic: str) -> TopicRoute | None:
         """Return the brokers and queues of a topic; None if no live broker has the topic."""
@@ -418,7 +418,7 @@ class RouteTable:
         first = next(iter(self._brokers.values()), None)
         return names, next(iter(first.addresses.values())) if first is not None else None
 
-    # -- what operators change
+    # -- requests of operators
 
     def delete_topic(self, topic: str, cluster: str | None) -> None:
         """Remove a topic at all brokers, or at the brokers of one cluster."""
@@ -448,7 +448,7 @@ class RouteTable:
                 self._topics[topic] = queues | {broker_name: changed}
                 count += 1
             if number % AT_ONCE == 0:
-                await breathe()
+                await yield_slice()
         return count
 
     def addresses(self) -> Iterable[str]:
@@ -489,10 +489,10 @@ class AbsentTopics:
         """Store the topics of a broker that left; `heard` is the time of the last heartbeat (monotonic seconds)."""
         self._brokers.pop(broker_name, None)
         self._brokers[broker_name] = _Absence(cluster, heard, set(topics))
-        while len(self._brokers) > MOST_ABSENT_BROKERS or self._count() > MOST_ABSENT_TOPICS:
+        while len(self._brokers) > MAX_ABSENT_BROKERS or self._count() > MAX_ABSENT_TOPICS:
             oldest = next(iter(self._brokers))
             del self._brokers[oldest]
-            logger.warning("the topics of absent broker %s are forgotten; the limit is %d", oldest, MOST_ABSENT_TOPICS)
+            logger.warning("the topics of absent broker %s are forgotten; the limit is %d", oldest, MAX_ABSENT_TOPICS)
 
     def returned(self, broker_name: str) -> None:
         """Forget a broker that has registered again."""

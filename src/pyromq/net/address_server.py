@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 REFRESH_SECONDS = 120.0  # time between two look-ups of addresses. Source: MQClientInstance.startScheduledTask
 TIMEOUT_SECONDS = 3.0  # limit of a look-up, from connecting to the last byte. Source: TopAddressing.fetchNSAddr
-MOST_BYTES = 64 << 10  # limit of a response: some thousand addresses
+MAX_BYTES = 64 << 10  # limit of a response: a few thousand addresses
 
 _SCHEMES = ("http://", "https://")
 _ADVICE = "correct the address, or give the name servers themselves as host:port;host:port"
@@ -32,10 +32,10 @@ _ADVICE = "correct the address, or give the name servers themselves as host:port
 def parse_addresses(text: str) -> list[str]:
     """Return the addresses in `host:port;host:port` in order, or one URL of an address server.
 
-    `http://host:port` is an address, as in Java clients: a URL has a path. Raises `UsageError` for any other text.
+    `http://host:port` is an address, as in Java clients: a URL has a path. Raises `UsageError` for any other string.
     """
     if not isinstance(text, str):
-        raise UsageError(f"namesrv={text!r:.80} is {type(text).__name__}; it is a text, host:port;host:port")
+        raise UsageError(f"namesrv={text!r:.80} is {type(text).__name__}; it is a string, host:port;host:port")
     if is_url(text):
         _check_url(text.strip())
         return [text.strip()]
@@ -54,7 +54,7 @@ def parse_addresses(text: str) -> list[str]:
 
 
 def _is_host(text: str) -> bool:
-    """Return whether a text can be a name or an address. Colons, as of a second port, are for IPv6."""
+    """Return whether a string can be a name or an address. Colons, as of a second port, are for IPv6."""
     bare = text[1:-1] if text.startswith("[") and text.endswith("]") else text
     if ":" in bare:
         try:
@@ -66,7 +66,7 @@ def _is_host(text: str) -> bool:
 
 
 def is_url(text: str) -> bool:
-    """Return whether a text is the URL of an address server."""
+    """Return whether a string is the URL of an address server."""
     scheme, separator, rest = text.strip().partition("//")
     path = rest.partition("/")[2]
     return scheme + separator in _SCHEMES and path != "" and path[0] not in ";,"
@@ -97,7 +97,7 @@ class AddressServer:
         except TimeoutError as error:
             raise self._failure(f"does not answer within {TIMEOUT_SECONDS:g} s") from error
         except (OSError, HTTPException, ValueError) as error:  # ValueError: an invalid host name
-            raise self._failure(f"cannot be asked: {excerpt(str(error)) or type(error).__name__}") from error
+            raise self._failure(f"cannot be reached: {excerpt(str(error)) or type(error).__name__}") from error
         finally:
             for each in opened:
                 with suppress(OSError):
@@ -132,12 +132,12 @@ class AddressServer:
             raise self._failure(f"answers {response.status} {excerpt(response.reason)}{further}")
         text = b""
         ends = time.monotonic() + TIMEOUT_SECONDS
-        while len(text) <= MOST_BYTES and time.monotonic() < ends and (piece := response.read1(MOST_BYTES)):
+        while len(text) <= MAX_BYTES and time.monotonic() < ends and (piece := response.read1(MAX_BYTES)):
             text += piece
         if response.length:
             raise self._failure("breaks off in the middle of its answer")
-        if len(text) > MOST_BYTES:
-            raise self._failure(f"answers more than {MOST_BYTES} bytes")
+        if len(text) > MAX_BYTES:
+            raise self._failure(f"answers more than {MAX_BYTES} bytes")
         return text.decode(errors="replace")
 
     def _addresses(self, text: str) -> list[str]:
@@ -159,10 +159,10 @@ def _check_url(url: str) -> SplitResult:
     try:
         parts = urlsplit(url)
         usable = parts.hostname and parts.port != 0 and parts.username is None and url.isascii() and url.isprintable()
-    except ValueError:  # the port is no number
+    except ValueError:  # the port is not a number
         usable = False
     if not usable or " " in url or ";" in url or "," in url:
         raise UsageError(
-            f"address server '{excerpt(url)}' cannot be asked; give one URL alone, such as http://HOST:8080/rocketmq/nsaddr"
+            f"address server '{excerpt(url)}' is not one URL; give one URL alone, such as http://HOST:8080/rocketmq/nsaddr"
         )
     return parts

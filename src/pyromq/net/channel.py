@@ -122,7 +122,7 @@ class Channel:
         return await self.call_soon(header, body, timeout=timeout)
 
     async def writable(self, code: int, timeout: float) -> float:
-        """Wait while the unsent bytes exceed `HIGH_WATER_BYTES`; return the rest of the timeout in seconds.
+        """Wait while the unsent bytes exceed `HIGH_WATER_BYTES`; return the remaining timeout in seconds.
 
         Raises `DeadlineExceeded` that names `code`, the code of the request.
         """
@@ -188,7 +188,7 @@ async def connect(
     except TimeoutError as error:
         raise Unavailable(f"{address} cannot be reached within {CONNECT_SECONDS:g} s") from error
     except (gaierror, UnicodeError) as error:  # UnicodeError: an invalid host name
-        reason = error.strerror if isinstance(error, gaierror) else "it is no name of a host"
+        reason = error.strerror if isinstance(error, gaierror) else "it is not a valid host name"
         raise HostNotFound(f"{address} cannot be reached: host {host!r} cannot be resolved ({reason})") from error
     except (OSError, ValueError, OverflowError) as error:  # OverflowError: a port beyond 65535
         # The connection was refused at every address of the host.
@@ -210,7 +210,7 @@ async def connect(
 def _log_expiry(address: str, life: str) -> None:
     """Log that the server's certificate expires soon: once per address and day.
 
-    The text `life` changes daily, and connections reopen often.
+    Connections reopen often, and `life` changes once a day.
     """
     logger.warning("the TLS certificate of %s %s", address, life)
 

@@ -45,10 +45,12 @@ else:
 
 logger = logger_of(__name__)
 
-DRAIN_SECONDS = 5.0  # longest wait after invalid bytes until pending replies are complete and read
+DRAIN_SECONDS = (
+    5.0  # after invalid bytes: longest wait until the pending replies are complete and the peer has read them
+)
 HIGH_WATER_BYTES = 4 << 20  # limit of unsent bytes of a client's connection; above the limit calls wait
 TURN_SECONDS = 0.002  # limit of time for slices in one turn of the event loop
-_SLICE_SECONDS = 0.0005  # limit of one slice: with 100 pending connections each waits 50 ms
+_SLICE_SECONDS = 0.0005  # limit of one slice: 100 pending connections wait 50 ms for their turns
 # Smaller amounts of received bytes are not charged: most connections sometimes hold an incomplete frame.
 COUNTED_BYTES = 4096
 _NO_LINGERING = struct.pack("ii", 1, 0)  # the value of SO_LINGER with which closing is a reset
@@ -146,7 +148,7 @@ class Connection(asyncio.Protocol):
     def is_draining(self) -> bool:
         """Whether invalid bytes came. Earlier requests are still answered; later bytes are read and discarded.
 
-        Closing a socket with unread bytes resets the connection, and the peer would lose replies that it has not read.
+        Closing a socket with unread bytes would reset the connection, and the peer would lose unread replies.
         """
         return self._deadline is not None
 
@@ -195,7 +197,7 @@ class Connection(asyncio.Protocol):
     def reset(self) -> None:
         """Close the connection with a TCP reset and discard unsent bytes.
 
-        Java's clients let a request wait for its time-out if the connection is closed in order, but not after a reset.
+        After an orderly close, Java's clients wait for the timeout of their requests; after a reset they do not.
         """
         sock = self._transport.get_extra_info("socket")
         if sock is not None and sock.fileno() >= 0:  # a connection that has just ended may have closed its socket
@@ -341,8 +343,8 @@ class Connection(asyncio.Protocol):
 def _another_server(address: str, data: bytes) -> AnotherServer | None:
     """Return an error that names the protocol of bytes that begin no frame; None if the protocol is unknown.
 
-    A frame begins with the high byte of its length, which is 0 or 1. Texts and TLS alerts begin with other bytes. The
-    settings with which a server of HTTP/2 begins look like a frame whose header has no byte.
+    A frame begins with the high byte of its length, which is 0 or 1. Text and TLS alerts begin with other bytes. The
+    first frame of an HTTP/2 server (SETTINGS) looks like a RocketMQ frame with an empty header.
     """
     if data[3:9] == b"\x04\0\0\0\0\0":
         return AnotherServer(
@@ -352,14 +354,14 @@ def _another_server(address: str, data: bytes) -> AnotherServer | None:
     if line.startswith(("HTTP/", "<")):  # "<" from servers that assume HTTP 0.9
         return AnotherServer(f"{address} answers in HTTP: a web server listens there, no RocketMQ server")
     if data.startswith(b"\x15\x03"):
-        return AnotherServer(f"{address} answers in TLS: what listens there takes no plain connections")
+        return AnotherServer(f"{address} answers in TLS: this port requires TLS connections")
     if len(line) >= 4 and line.isascii() and line.isprintable():
         return AnotherServer(f"{address} answers {line!r}: no RocketMQ server listens there")
     return None
 
 
 class Shared:
-    """What the connections of one server share: the budget of limits, the quotas of bytes, and the scheduler."""
+    """The objects that the connections of one server share: budget of limits, quotas of bytes, scheduler."""
 
     def __init__(self, budget: Budget, scheduler: FairScheduler) -> None:
         self.budget = budget

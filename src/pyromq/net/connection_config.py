@@ -27,8 +27,8 @@ class ConnectionConfig:
     secret_key: str | None = field(default=None, repr=False)  # secret key of the account; never shown
     # Requests to servers that did not answer fail immediately. None: each request waits for its own deadline.
     silent: SilentServers | None = None
-    # Stands in for name servers while none answers a client: returns the route of a topic, or with None the brokers of
-    # all clusters. It returns None for what it does not know.
+    # Replaces the name servers while none of them answers. Called with a topic, returns the topic's route; called with
+    # None, returns the brokers of all clusters. Returns None for an unknown topic.
     stand_in: Callable[[str | None], ClusterTable | TopicRoute | None] | None = None
 
     def __post_init__(self) -> None:

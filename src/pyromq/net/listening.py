@@ -124,10 +124,9 @@ async def listen(
 ) -> Listener:
     """Open a port and return its listener, with the compiled reactor if available, otherwise with asyncio's transports.
 
-    `beside` is the distance of a second port for the same protocols; 0: none. `opened` are sockets that listen at these
-    ports already. `fast_path` answers frequent requests in
-    the reactor; `kept_bytes` limits the incomplete requests that the reactor keeps. Raises `UsageError` that names a
-    port that cannot be opened.
+    `beside` is the distance of a second port for the same protocols; 0: none. `opened` are sockets that already listen
+    at these ports. `fast_path` answers frequent requests in the reactor. `kept_bytes` limits the incomplete requests in
+    the reactor. Raises `UsageError` that names a port that cannot be opened.
     """
     loop = asyncio.get_running_loop()
     sockets = opened
@@ -192,14 +191,14 @@ def listen_failure(host: str, port: int, error: OSError | OverflowError | Unicod
     if isinstance(error, OverflowError):
         return f"cannot listen on {host}:{port}: a port is 0 to 65535"
     if isinstance(error, UnicodeError):
-        return f"cannot listen on {excerpt(host)}:{port}: it is no name of a host"
+        return f"cannot listen on {excerpt(host)}:{port}: it is not a valid host name"
     if error.errno == errno.EADDRINUSE:
         owner = platform.port_owner(port)
         return f"port {port} at {host} is in use" + (f" by {owner}" if owner else "")
     if error.errno == errno.EACCES:
         return f"port {port} at {host} may not be opened by this user; choose one above 1023"
     if error.errno == errno.EADDRNOTAVAIL or "could not bind on any address" in str(error):  # from Python 3.13 on
-        return f"{host} is no address of this machine"
+        return f"{host} is not an address of this machine"
     return f"cannot listen on {host}:{port}: {error.strerror or error}"
 
 

@@ -38,8 +38,8 @@ class Server:
     """Serves one dispatcher at one address. After `start`, `port` is the port in use, also if port 0 was given.
 
     `beside` is the distance of a second port; connections of both ports count together. `opened` are the sockets of an
-    earlier server at these ports (`keep_ports`). `fast_path` answers frequent
-    requests as the dispatcher would. The fast path is not used with hooks, or with a guard that is not compiled.
+    earlier server at these ports (`keep_ports`). `fast_path` answers frequent requests as the dispatcher would. The
+    fast path is not used with hooks, or with a guard that is not compiled.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class Server:
         self._limits = limits
         self._refusals = dispatcher.refusals
         self._shared: Shared | None = None
-        self._most_connections = min(limits.connections, _most_descriptors())
+        self._max_connections = min(limits.connections, _max_descriptors())
         self._by_host: Counter[str] = Counter()
         self._on_opened, self._on_lost = self._opened, self._lost  # methods bound once, not for each connection
         self._tls = tls
@@ -116,8 +116,8 @@ class Server:
     async def close(self, drain_seconds: float = 2.0, *, reset: bool = False) -> None:
         """Stop accepting, wait `drain_seconds` for requests in flight, then close every connection.
 
-        With `reset` the peers learn at once that requests without a reply are lost. Then they repeat these requests.
-        Bytes that a peer does not read within 1 s are lost. Afterwards no request is answered or retried.
+        With `reset`, peers detect immediately that requests without a reply are lost, and repeat these requests. Bytes
+        that a peer does not read within 1 s are lost. Afterwards no request is answered or retried.
         """
         self.stop_accepting()
         await all_accepted()
@@ -157,8 +157,8 @@ class Server:
     def _opened(self, connection: Connection) -> None:
         address = connection.session.address
         host = address.rpartition(":")[0]
-        if len(self._connections) >= self._most_connections:
-            self._refuse(connection, "maxConnections", self._most_connections)
+        if len(self._connections) >= self._max_connections:
+            self._refuse(connection, "maxConnections", self._max_connections)
         elif self._by_host[host] >= self._limits.connections_per_address:
             self._refuse(connection, "maxConnectionsPerAddress", self._limits.connections_per_address)
         else:
@@ -206,7 +206,7 @@ class Server:
                 session.expire()
 
 
-def _most_descriptors() -> int:
+def _max_descriptors() -> int:
     """Return the limit of connections that leaves enough file descriptors for files.
 
     Raises `UsageError` if there are too few for both.

@@ -15,24 +15,24 @@ from pyromq.remoting.dispatch import Dispatcher
 from pyromq.remoting.headers import BrokerState
 
 LATE_SECONDS = 5.0  # time limit of the reply to a probe: a later reply still shows that a silent server is only slow
-LOOK_SECONDS = 0.1  # pause between two looks for suspected and silent servers
+CHECK_SECONDS = 0.1  # pause between two checks for suspected and silent servers
 
 
 async def keep_probing(silent: SilentServers, connections: ConnectionConfig, clock: Clock) -> None:
-    """Probe suspected and silent servers, until cancelled. Return at once if a task does so."""
+    """Probe suspected and silent servers, until cancelled. Return immediately if another task does so."""
     if silent.is_probed:
         return
     silent.is_probed = True
     pool, probes = Pool(Dispatcher(), clock, replace(connections, silent=None)), Tasks()
     probed: dict[str, asyncio.Task[None]] = {}
 
-    async def look() -> None:
+    async def check() -> None:
         for address in silent.doubtful():
             if address not in probed or probed[address].done():
                 probed[address] = probes.start(_probe(silent, pool, address, clock), name=f"probe {address}")
 
     try:
-        await every(LOOK_SECONDS, look, clock)
+        await every(CHECK_SECONDS, check, clock)
     finally:
         silent.is_probed = False
         await probes.stop()

@@ -14,8 +14,8 @@ LIFE_SECONDS = 1.5  # a server that has sent nothing for this long after a probe
 class SilentServers:
     """The servers that do not answer, by address, for all connections with this object in their `ConnectionConfig`.
 
-    A slow request alone does not make a server silent: `keep_probing` probes the server over a connection of its own.
-    Requests to a silent server, also those under way, fail with `SilentServer` until the server answers again. A slow
+    A slow request alone does not make a server silent: `keep_probing` probes the server over a separate connection.
+    Requests to a silent server, also those in progress, fail with `SilentServer` until the server answers again. A slow
     server, which answers a probe late, gets twice that time from then on.
     """
 
@@ -26,7 +26,7 @@ class SilentServers:
         self._heard: dict[str, float] = {}  # monotonic time of the last reply to a request
         self._patience: dict[str, float] = {}  # seconds after a probe from which on a server is silent, if slow before
         self.is_probed = False  # whether a task runs `keep_probing`
-        self._waiting: dict[str, dict[Completed, float]] = {}  # requests under way, with the times of their sending
+        self._waiting: dict[str, dict[Completed, float]] = {}  # requests in progress, with the times of their sending
 
     def since_ms(self, address: str) -> int | None:
         """Return since when a server does not answer (ms since 1970); None for other servers."""

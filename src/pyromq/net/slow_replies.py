@@ -20,11 +20,11 @@ from pyromq.remoting.bodies import body_pieces
 from pyromq.remoting.command import MAX_FRAME_BYTES, Call, Reply
 from pyromq.remoting.dispatch import Later, Outcome, SlowReply
 from pyromq.remoting.remoting_session import RemotingSession
-from pyromq.slow_work import PagesToLoad, breathe
+from pyromq.slow_work import PagesToLoad, yield_slice
 
 SLICE_SECONDS = 0.001  # limit of work between two turns of the event loop: other requests wait as long
 CHUNK_PIECES = 1_000  # number of pieces of a body that are joined in one step
-MOST_BYTES = MAX_FRAME_BYTES - (64 << 10)  # limit of a body, which leaves room for the header
+MAX_BYTES = MAX_FRAME_BYTES - (64 << 10)  # limit of a body, which leaves room for the header
 MAX_UNSENT_BYTES = 4 << 20  # limit of a connection's unsent bytes, above which its next slow reply waits
 UNSENT_SECONDS = 0.01  # time between checks whether the peer of a waiting connection has read
 
@@ -61,8 +61,8 @@ class SlowReplies:
     def give(self, work: SlowReply, call: Call) -> Outcome:
         """Return the reply if one slice of computing suffices, otherwise a future for the reply.
 
-        Errors are raised, or set on the future. While other replies are unfinished, the new one waits for its turn, so
-        that few of many are begun at a time.
+        Errors are raised, or set on the future. While other replies are unfinished, the new reply waits for its turn,
+        so that only a few replies are in progress at a time.
         """
         awaited: Future[Any] | None = None
         if not self._started and self._spent < SLICE_SECONDS:
@@ -149,7 +149,7 @@ class SlowReplies:
     def _resume(self, started: _Started, *, first: bool = True) -> None:
         waiting = self._started.setdefault(started.peer, deque())
         waiting.appendleft(started) if first else waiting.append(started)
-        self.alarm.ring_within(0)
+        self.alarm.schedule_within(0)
 
 
 def _complete(answered: Future[Reply], outcome: Outcome) -> None:
@@ -173,8 +173,8 @@ async def in_pieces(body: msgspec.Struct) -> Reply:
         if len(pieces) == CHUNK_PIECES:
             chunks.append("".join(pieces).encode())
             pieces.clear()
-        await breathe()
+        await yield_slice()
     chunks.append("".join(pieces).encode())
-    if (size := sum(map(len, chunks))) > MOST_BYTES:
-        raise BrokerError(f"the answer has {size} bytes, and no client reads more than {MAX_FRAME_BYTES}: ask for less")
+    if (size := sum(map(len, chunks))) > MAX_BYTES:
+        raise BrokerError(f"the response has {size} bytes; clients read at most {MAX_FRAME_BYTES}: request less")
     return Reply(body=b"".join(chunks))

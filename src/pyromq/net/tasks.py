@@ -92,7 +92,7 @@ def soon_in_this_loop() -> Callable[[Callable[[], object]], object]:
 class Alarm:
     """Runs an action at a time that can be moved.
 
-    `ring_within` moves the time forward, and may be called before `run`.
+    `schedule_within` moves the time forward, and may be called before `run`.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -100,7 +100,7 @@ class Alarm:
         self._at = math.inf  # time of the next run in monotonic seconds
         self._sleep: asyncio.Future[None] | None = None
 
-    def ring_within(self, seconds: float) -> None:
+    def schedule_within(self, seconds: float) -> None:
         """Run the action within `seconds`; 0 means in the next turn of the event loop."""
         at = self._clock.monotonic() + seconds
         if at < self._at:
@@ -116,16 +116,16 @@ class Alarm:
     async def run(self, action: Callable[[], float | None], *, first_after: float = 0.0) -> None:
         """Run the action after `first_after` seconds and then whenever it is due, until cancelled.
 
-        The action returns the seconds until its next run, or None to wait for `ring_within`. An action that fails is
-        logged and runs again a second later.
+        The action returns the seconds until its next run, or None to wait for `schedule_within`. An action that fails
+        is logged and runs again a second later.
         """
-        self.ring_within(first_after)
+        self.schedule_within(first_after)
         while True:
             while (left := self.seconds_left) > 0:
                 await self._wait(left)
             self._at = math.inf
             if (seconds := _result(action)) is not None:
-                self.ring_within(seconds)
+                self.schedule_within(seconds)
             await asyncio.sleep(0)  # other tasks run between two actions
 
     async def _wait(self, seconds: float) -> None:

@@ -15,8 +15,8 @@
     - counter: 3
       timestamp: 1700000000000
 
-No error quotes the content of a file, which may have a secret. Only the owner can read a new file, so files are written
-by calls of the operating system and not through the store's disk.
+No error quotes the content of a file, which may have a secret. Only the owner can read a new file. So files are written
+by calls of the operating system, not through the store's disk.
 Source: RocketMQ 4.9.8, PlainPermissionManager.load, getAllAclFiles.
 """
 
@@ -76,7 +76,7 @@ def parse_acl_file(path: Path, content: bytes) -> AclFile:
     if raw is None:
         raw = {}
     if not isinstance(raw, dict):
-        raise UsageError(f"{path}: the file is no mapping of {WHITE_LIST} and {ACCOUNTS}")
+        raise UsageError(f"{path}: the file is not a mapping of {WHITE_LIST} and {ACCOUNTS}")
     try:
         return _parsed(path, raw)
     except UsageError as error:
@@ -122,7 +122,7 @@ def _parsed(path: Path, raw: Raw) -> AclFile:
     accounts: dict[str, Account] = {}
     for number, each in enumerate(_list(raw, ACCOUNTS), 1):
         if not isinstance(each, dict):
-            raise UsageError(f"account {number} is no mapping")
+            raise UsageError(f"account {number} is not a mapping")
         account = parse_account(each, number, doubts)
         if account.access_key in accounts:
             doubts.append(f"account {account.access_key!r} comes twice; the first one counts")
@@ -136,7 +136,7 @@ def _list(raw: Raw, name: str) -> list[Any]:
     if value is None:
         return []
     if not isinstance(value, list):
-        raise UsageError(f"{name} is no list")
+        raise UsageError(f"{name} is not a list")
     return value
 
 
@@ -177,7 +177,7 @@ def _rights(raw: Raw, name: str, account: str, doubts: list[str], *, prefix: str
 
 
 def _right(text: str, what: str, doubts: list[str]) -> int:
-    """Return the right that a text names; an unknown text is DENY, as in RocketMQ."""
+    """Return the right that a string names; an unknown string is DENY, as in RocketMQ."""
     right = RIGHTS.get(text.strip())
     if right is None:
         if text:
@@ -193,7 +193,7 @@ def _version(raw: Raw) -> DataVersion:
     try:
         return DataVersion(timestamp=int(first.get("timestamp", 0)), counter=int(first.get("counter", 0)))
     except (TypeError, ValueError):
-        raise UsageError(f"{DATA_VERSION} is no list of counter and timestamp") from None
+        raise UsageError(f"{DATA_VERSION} is not a list of counter and timestamp") from None
 
 
 # Time of change, size and inode of each file; if the file changes, one of them differs.
@@ -242,7 +242,7 @@ class AclFolder:
         path = Path(name)
         is_below = path.parts[:1] == ("acl",) and ".." not in path.parts and path.suffix in (".yml", ".yaml")
         if name != self.default_file.name and not is_below:
-            raise UsageError(f"{excerpt(name)!r} is no ACL file: write plain_acl.yml or acl/NAME.yml")
+            raise UsageError(f"{excerpt(name)!r} is not an ACL file: write plain_acl.yml or acl/NAME.yml")
         return self.folder / path
 
     def write(self, path: Path, raw: Raw) -> None:

@@ -65,7 +65,7 @@ def parse_pattern(text: str) -> AddressPattern:
         return AddressPattern(plain, addresses=_addresses([plain]))
     except ValueError as error:
         hint = "; networks such as 10.0.0.0/8 are written 10.*.*.*" if "/" in plain else ""
-        raise UsageError(f"{text!r} is no address or pattern of addresses{hint}") from error
+        raise UsageError(f"{text!r} is not an address or pattern of addresses{hint}") from error
 
 
 def peer_address(text: str) -> Address | None:

@@ -18,7 +18,7 @@ from pyromq.remoting.command import Call
 from pyromq.remoting.signer import ACCESS_KEY, SIGNATURE, UNIQUE_KEY_QUERY, UNSIGNED, signature
 
 REFUSED = "aclEnable"  # setting under whose name refused requests are counted
-_MOST_ADDRESSES = 10_000
+_MAX_ADDRESSES = 10_000
 
 
 class Authentication:
@@ -41,12 +41,14 @@ class Authentication:
         if address is not None and account.from_addresses.matches(address):
             return None
         if not is_signed_by(account, call.fields, call.body):
-            raise denied(f"the signature is not that of account {account.access_key}: its secret key is another one")
+            raise denied(
+                f"the signature does not match account {account.access_key}: the account has another secret key"
+            )
         return account
 
     def _address(self, peer: str) -> Address | None:
         if peer not in self._addresses:
-            if len(self._addresses) >= _MOST_ADDRESSES:
+            if len(self._addresses) >= _MAX_ADDRESSES:
                 self._addresses.clear()
             self._addresses[peer] = peer_address(peer)
         return self._addresses[peer]
@@ -80,7 +82,7 @@ def denied(reason: str) -> AccessDenied:
 def _account(in_force: InForce, fields: Mapping[str, Any]) -> Account:
     access_key = fields.get(ACCESS_KEY)
     if not access_key:
-        raise denied("the request names no account: this server wants an access key and a secret key")
+        raise denied("the request names no account: this server requires an access key and a secret key")
     account = in_force.accounts.get(str(access_key))
     if account is None:
         raise denied(f"account {str(access_key)[:100]} is unknown to this server")
@@ -92,7 +94,7 @@ def _content(fields: Mapping[str, Any], unsigned: frozenset[str]) -> bytes:
 
 
 def _text(value: Any) -> str:
-    """Return a field's value as text, as Java does: JSON's null, true and false become words."""
+    """Return a field's value as a string, as Java does: JSON's null, true and false become words."""
     if isinstance(value, str):
         return value
     if value is None or isinstance(value, bool):

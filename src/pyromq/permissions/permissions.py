@@ -1,6 +1,6 @@
 """The accounts and white lists in force, and a thread that puts changed ACL files in force within a second.
 
-The thread looks at the files four times a second. A changed file is read if the next look finds no further change,
+The thread checks the files four times a second. A changed file is read if the next check finds no more changes,
 since an editor may be writing the file. Invalid files change nothing.
 """
 
@@ -22,7 +22,7 @@ from pyromq.store.worker import Worker
 
 logger = logger_of(__name__)
 
-LOOK_SECONDS = 0.25
+CHECK_SECONDS = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ class Permissions:
     def complain(self, fault: str) -> None:
         """Record and log why the present ACL files are invalid; the permissions in force stay."""
         if fault != self.fault:
-            logger.error("permissions stay as they were: %s", fault)
+            logger.error("the permissions in force do not change: %s", fault)
         self.fault = fault
 
 
@@ -116,24 +116,24 @@ class AclWatch:
         self.close = thread.shutdown  # blocks until the watching thread has ended
         self._looking: Future[None] | None = None
         self._read: Stamps = {}  # stamps of the files when they were last read
-        self._seen: Stamps = {}  # stamps of the files at the last look
+        self._seen: Stamps = {}  # stamps of the files at the last check
 
     def load(self) -> None:
         """Read the ACL files for the first time, in the calling thread. Raises `UsageError` with the fault."""
         self._take()
         if not self._permissions.in_force.accounts and not self._permissions.in_force.white_list:
             logger.warning(
-                "permissions are on and there is no account: everybody is refused until %s has one",
+                "permissions are on without any account: all requests are refused until %s has an account",
                 self._folder.default_file,
             )
 
-    def look(self) -> None:
-        """Let the thread look for changed files, unless the previous look is still running."""
-        if self._looking is not None:
-            if not self._looking.done():
+    def check(self) -> None:
+        """Let the thread check for changed files, unless the previous check is still running."""
+        if self._checking is not None:
+            if not self._checking.done():
                 return
-            self._looking.result()  # raises the error of a bug in the thread
-        self._looking = self._thread.submit(self._look)
+            self._checking.result()  # raises the error of a bug in the thread
+        self._checking = self._thread.submit(self._check)
 
     def change(self, edit: Callable[[], None]) -> Future[None]:
         """Let the thread edit ACL files.
@@ -162,7 +162,7 @@ class AclWatch:
     def adopt(self, data: bytes) -> Future[None]:
         """Replace all files by the master's, and put them in force; the future completes then, or fails.
 
-        A file with the same content stays as it is. Raises `UsageError` for a file that is no ACL file.
+        A file with the same content stays as it is. Raises `UsageError` for a file that is not an ACL file.
         """
         wanted = {
             self._folder.path_of(name): raw for name, raw in msgspec.json.decode(data, type=dict[str, Raw]).items()
@@ -198,5 +198,5 @@ class AclWatch:
 
 
 def _is_equal(one: Raw, other: Raw) -> bool:
-    """Return whether two files have the same content. JSON has no times: they were made texts."""
+    """Return whether two files have the same content. JSON has no times, so times were converted to strings."""
     return msgspec.json.encode(one) == msgspec.json.encode(other)

@@ -1,4 +1,4 @@
-"""What differs between operating systems: one module for each, with functions of the same names. Knows no file formats.
+"""The differences between operating systems: one module for each, with functions of the same names.
 
 `platform` is the module of this machine. Code outside this package uses only names that CPython's documentation grants
 to Linux and macOS, and in clients, command line and console to Windows too. `tests/platforms` checks this.

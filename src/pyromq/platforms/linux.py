@@ -35,7 +35,7 @@ _MADV_POPULATE_READ = 22  # since Linux 5.14; before, EINVAL: `load` then reads 
 _MADV_POPULATE_WRITE = 23  # since Linux 5.14; before, EINVAL: the first write makes each page
 _FLOCK = struct.Struct("hhqqi4x")  # C struct flock: type, whence, start, length, pid
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-_ASKED_BYTES = 128 << 10  # bytes per call of posix_fadvise: the kernel may ignore further bytes
+_ASKED_BYTES = 128 << 10  # bytes per call of posix_fadvise: the kernel may ignore more bytes
 _PIECE = 1 << 20  # bytes read per system call
 _LISTEN = "0A"  # state of a listening socket in /proc/net/tcp
 _ESTABLISHED = 1  # TCP_ESTABLISHED in tcp_states.h
@@ -72,7 +72,7 @@ def populate(memory: memoryview, position: int, size: int) -> bool:
         return True
     if ctypes.get_errno() != errno.EFAULT:
         return False
-    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))  # EFAULT tells no reason; nearly always the disk is full
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))  # EFAULT has no reason; usually the disk is full
 
 
 def drop_pages(memory: memoryview, position: int, size: int) -> None:
@@ -132,7 +132,7 @@ def lock_holder(descriptor: int) -> int:
 
 
 def boot_id() -> str:
-    """Return an id that changes with each start of the machine; "unknown" without /proc."""
+    """Return an id that changes with each boot of the machine; "unknown" without /proc."""
     try:
         return _BOOT_ID.read_text().strip()
     except OSError:

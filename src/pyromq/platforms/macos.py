@@ -1,7 +1,8 @@
 """macOS: flushes that reach the disk, locks of a process, and no view of the page cache.
 
-`is_resident`, `populate`, `read_now` and `drop_pages` do without the page cache: a read of an old message can block the
-event loop for one disk access. Constants that Python does not have are those of Apple's <sys/fcntl.h> and <sys/mman.h>.
+`is_resident`, `populate`, `read_now` and `drop_pages` know nothing of the page cache: a read of an old message can
+block the event loop for one disk access. Constants that Python does not have are those of Apple's <sys/fcntl.h> and
+<sys/mman.h>.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _F_PEOFPOSMODE = 3  # allocate from the end of the space that the file has alrea
 _FLOCK = struct.Struct("qqihh")  # C struct flock: start, length, pid, type, whence
 _NOT_SUPPORTED = {errno.ENOTSUP, errno.ENOTTY, errno.EINVAL}
 _PIECE = 1 << 20  # bytes cleared or read per system call
-_MOST_DESCRIPTORS = 10_240  # OPEN_MAX: setrlimit refuses more even if the maximum is unlimited
+_MAX_DESCRIPTORS = 10_240  # OPEN_MAX: setrlimit refuses more even if the maximum is unlimited
 _BOOT_SESSION = b"kern.bootsessionuuid"
 
 _flush_pages = libc.msync
@@ -81,7 +82,7 @@ def _full_sync(descriptor: int) -> None:
 
 
 def allocate(descriptor: int, position: int, size: int) -> None:
-    """Allocate disk space for a range of a file: behind the end by F_PREALLOCATE, in holes by writing zeros."""
+    """Allocate disk space for a range of a file: after the end by F_PREALLOCATE, in holes by writing zeros."""
     end, length = position + size, os.fstat(descriptor).st_size
     if end > length:
         wanted = _FSTORE.pack(_F_ALLOCATEALL, _F_PEOFPOSMODE, 0, end - length, 0)
@@ -157,7 +158,7 @@ def close(descriptor: int) -> None:
 
 
 def boot_id() -> str:
-    """Return an id that changes with each start of the machine; "unknown" if the kernel has none."""
+    """Return an id that changes with each boot of the machine; "unknown" if the kernel has none."""
     content, size = ctypes.create_string_buffer(64), ctypes.c_size_t(64)
     with contextlib.suppress(AttributeError):
         if libc.sysctlbyname(_BOOT_SESSION, content, ctypes.byref(size), None, ctypes.c_size_t(0)) == 0:
@@ -168,7 +169,7 @@ def boot_id() -> str:
 def boot_seconds() -> float:
     """Return the seconds of a clock that also counts while the machine is suspended.
 
-    On macOS this clock is CLOCK_MONOTONIC; `time.monotonic` is another one, which stops meanwhile.
+    On macOS this clock is CLOCK_MONOTONIC; the clock of `time.monotonic` stops during suspension.
     """
     return time.clock_gettime(time.CLOCK_MONOTONIC)
 
@@ -190,20 +191,20 @@ def open_descriptors() -> int | None:
 
 
 def mapping_limit() -> int:
-    """Return how many memory mappings a process may have. macOS has no limit; this is the one of Linux."""
+    """Return how many memory mappings a process may have: the limit of Linux, as macOS has none."""
     return 65_530
 
 
 def raise_descriptor_limit() -> None:
     """Raise the limit of open files: each connection and mapped file takes a descriptor, and 256 are usual."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = _MOST_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _MOST_DESCRIPTORS)
+    wanted = _MAX_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _MAX_DESCRIPTORS)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def may_still_send(accepted: socket.socket) -> bool:
-    """Return True: only reading tells whether the peer has closed its side."""
+    """Return True: only a read shows whether the peer has closed its side."""
     return True
 
 

@@ -1,4 +1,4 @@
-"""What Linux and macOS have in common, and Windows has not: mapped files, descriptors, signals of the event loop.
+"""Code for Linux and macOS, but not Windows: mapped files, descriptors, signals of the event loop.
 
 Mapping uses system calls that release Python's interpreter lock (GIL). Each `mmap` object of Python keeps a file
 descriptor, which a store with thousands of queues would exhaust.
@@ -18,7 +18,7 @@ import sys
 import weakref
 from collections.abc import Callable
 
-# What both systems give to others unchanged. They wrap the rest of this module.
+# Names that the modules of both systems export unchanged. These modules wrap the other functions of this module.
 __all__ = [
     "LONGEST_SELECT",
     "MISSING_FOR_SERVERS",
@@ -69,7 +69,7 @@ def map_file(descriptor: int, size: int, *, write: bool) -> memoryview:
 
 
 def pages(memory: memoryview, position: int, size: int) -> tuple[int, int]:
-    """Return memory address and size of a range of a mapped file, extended to the begin of the first page."""
+    """Return memory address and size of a range of a mapped file, extended to the beginning of the first page."""
     before = position % mmap.PAGESIZE
     return ctypes.addressof(memory.obj) + position - before, size + before  # type: ignore[arg-type]  # made by `map_file`
 
@@ -83,7 +83,7 @@ def next_data(descriptor: int, position: int) -> int:
 
 
 def next_hole(descriptor: int, position: int) -> int | None:
-    """Return the begin of the first hole from `position` on; without one, the file's end. None behind the end."""
+    """Return where the first hole from `position` on begins; without one, the file's end. None after the end."""
     try:
         return os.lseek(descriptor, position, os.SEEK_HOLE)
     except OSError as error:
@@ -94,7 +94,7 @@ def next_hole(descriptor: int, position: int) -> int | None:
 
 
 def file_name(text: str) -> str:
-    """Return a text as the name of a file or folder. The text contains no "/"."""
+    """Return a string as the name of a file or folder. The string must not contain "/"."""
     return text
 
 

@@ -22,7 +22,7 @@ MISSING_FOR_SERVERS = (
 )
 LONGEST_SELECT: float | None = 0.2  # seconds after which `select` must return, as Ctrl-C does not interrupt it
 
-_MOST_DESCRIPTORS = 512  # sockets in one `select`
+_MAX_DESCRIPTORS = 512  # sockets in one `select`
 _READER_CHECK_SECONDS = 1.0
 
 HAS_COMPILED_PARTS = False
@@ -57,7 +57,7 @@ def write(descriptor: int, content: bytes | bytearray | memoryview, position: in
 
 
 def file_name(text: str) -> str:
-    """Return a text as the name of a file or folder: ":" and others that Windows forbids become "%3A" and the like."""
+    """Return a string as the name of a file or folder. Characters that Windows forbids are escaped: ":" is "%3A"."""
     return re.sub(r'[<>:"|?*\\]|[. ]$', lambda found: f"%{ord(found[0]):02X}", text)
 
 
@@ -83,11 +83,11 @@ def open_descriptors() -> int | None:
 
 def descriptor_limit() -> int:
     """Return how many sockets an event loop can serve."""
-    return _MOST_DESCRIPTORS
+    return _MAX_DESCRIPTORS
 
 
 def mapping_limit() -> int:
-    """Return a number that no client needs."""
+    """Return a number above the needs of any client."""
     return 65_530
 
 

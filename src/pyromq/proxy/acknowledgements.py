@@ -1,7 +1,7 @@
 """Acknowledges messages at brokers, in one request for each topic and broker per turn of the event loop.
 
 A broker answers a batch of acknowledgements with one code. After a refusal each message is acknowledged in a request of
-its own, so that each message has its own error. A repeated acknowledgement is no error.
+its own, so that each message has its own error. A repeated acknowledgement is not an error.
 """
 
 from __future__ import annotations

@@ -192,7 +192,7 @@ class GrpcDispatch:
         try:
             command = TelemetryCommand.FromString(message)
         except DecodeError:
-            self._fail_telemetry(caller, GrpcCode.INVALID_ARGUMENT, "the message is no TelemetryCommand")
+            self._fail_telemetry(caller, GrpcCode.INVALID_ARGUMENT, "the message is not a TelemetryCommand")
             return
         handled = self._commands.get(caller.stream, 0)
         if handled >= MAX_COMMANDS:

@@ -1,4 +1,4 @@
-"""Translates errors to the statuses of RocketMQ 5: a code and a text in each answer."""
+"""Translates errors to the statuses of RocketMQ 5: a code and a string in each answer."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from pyromq.net.tasks import Tasks, every
 from pyromq.net.tls.first_bytes import FirstBytes
 from pyromq.net.tls.tls_server import ServerContext, ServerTlsConfig
 from pyromq.permissions.acl_files import AclFolder
-from pyromq.permissions.permissions import LOOK_SECONDS, AclWatch, Permissions
+from pyromq.permissions.permissions import CHECK_SECONDS, AclWatch, Permissions
 from pyromq.proxy.cluster_access import ClusterAccess
 from pyromq.proxy.consumer_commands import ConsumerCommands
 from pyromq.proxy.grpc_accounts import GrpcAccounts
@@ -85,7 +85,7 @@ class Proxy:
             thread = worker(LocalDisk(), "permissions")
             self._watch = AclWatch(AclFolder(self.config.acl), self._permissions, thread)
             self._watch.load()
-            self._tasks.start(every(LOOK_SECONDS, self._watch.look, self._clock), name="look at ACL files")
+            self._tasks.start(every(CHECK_SECONDS, self._watch.check, self._clock), name="check ACL files")
         tls = ServerContext(self._tls_config(), self._clock)
         listening = self.config.listening
         sockets = await open_port(self.config.host, self.config.port) if listening is None else [listening]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable
 
-from pyromq.metrics.exposition import Exposition, Family, MetricKind, label_text, tell_server
+from pyromq.metrics.exposition import Exposition, Family, MetricKind, add_server_samples, label_text
 from pyromq.proxy.client_table import GrpcClient
 from pyromq.proxy.grpc_dispatch import SERVICE, CallCounts
 from pyromq.proxy.http2.grpc_status import GrpcCode
@@ -47,7 +47,7 @@ class ProxyMetrics:
 
     async def tell(self, exposition: Exposition) -> None:
         shared, common = self._shared, self._common
-        tell_server(exposition, common, connections=len(shared.connections), refusals=shared.refusals)
+        add_server_samples(exposition, common, connections=len(shared.connections), refusals=shared.refusals)
         for (path, code), count in sorted(self._counts.items()):
             labels = label_text(method=path.removeprefix(SERVICE), status=_status(code))
             exposition.add(CALLS, f"{common},{labels}", count)

@@ -43,7 +43,7 @@ class _Renewed:
     since: float
     ends: float
     is_finished: bool = False  # the client acknowledges or returns the message: no more renewals
-    renewed: asyncio.Event | None = None  # while a renewal is under way; then it is set
+    renewed: asyncio.Event | None = None  # while a renewal is in progress; then it is set
 
 
 @dataclass(slots=True, eq=False)

@@ -75,7 +75,7 @@ class RouteService:
             raise GrpcRefusal(proto.ILLEGAL_ACCESS_POINT, text)
         for address in requested.addresses:
             if not address.host or not 0 < address.port < 65536:
-                text = f"endpoint {excerpt(address.host, 80)!r}:{address.port} is no address; write HOST:PORT"
+                text = f"endpoint {excerpt(address.host, 80)!r}:{address.port} is not an address; write HOST:PORT"
                 raise GrpcRefusal(proto.ILLEGAL_ACCESS_POINT, text)
         return self._advertised or requested
 

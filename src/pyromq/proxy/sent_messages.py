@@ -261,7 +261,7 @@ def gunzip(body: bytes) -> bytes:
         if not reader.eof:
             raise UndecodableBody("it is incomplete, or has more than 16 MiB decompressed")
     except (zlib.error, UndecodableBody) as error:
-        text = f"the message has the encoding GZIP, and its body is no gzip stream: {error}"
+        text = f"the message has the encoding GZIP, and its body is not a gzip stream: {error}"
         raise GrpcRefusal(proto.MESSAGE_CORRUPTED, text) from error
     return plain
 

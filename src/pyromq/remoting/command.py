@@ -446,7 +446,7 @@ def _decode_json(header: bytes) -> _Raw:
 
 
 def _language_name(language: Any) -> str:
-    """Return the name of a language code. As in Java, an unknown language is no error."""
+    """Return the name of a language code. As in Java, an unknown language is not an error."""
     if isinstance(language, int) and not isinstance(language, bool):
         return Language(language).name if language in Language._value2member_map_ else "OTHER"
     return language if isinstance(language, str) and len(language) <= 20 and language.isprintable() else "JAVA"
@@ -480,7 +480,7 @@ def encode_request(
             return signed
     fields = wire_fields(header.header if isinstance(header, Filled) else header)
     if signer is not None:
-        if serialization == BINARY:  # peers read an empty text as absent, so the signature must not include the field
+        if serialization == BINARY:  # peers read an empty string as absent, so the signature must not include the field
             fields = {name: value for name, value in fields.items() if value}
         fields |= signer.sign(fields, body)
     encoded = _encode_header(
@@ -589,7 +589,7 @@ def _read_text(header: bytes, position: int, length: struct.Struct) -> tuple[str
 
 
 def encode_binary(code: int, fields: dict[str, str], *, opaque: int, flag: int, remark: str | None) -> bytes:
-    """Return a binary header; a remark of None is written as an empty text."""
+    """Return a binary header; a remark of None is written as an empty string."""
     entries: list[bytes] = []
     for name, value in fields.items():
         key, text = name.encode(), value.encode()

@@ -47,7 +47,7 @@ class ConnectionLimits:
     connections_per_address: int = setting(20_000, "maxConnectionsPerAddress", range=_COUNT)
     # Of one request: properties have at most 32 KiB, six times as much when escaped.
     header_bytes: int = setting(256 << 10, "maxHeaderBytes", range=_FRAME)
-    # Of one request without messages: a heartbeat with some thousand subscriptions.
+    # Of one request without messages: a heartbeat with a few thousand subscriptions.
     request_bytes: int = setting(1 << 20, "maxRequestBytes", range=_FRAME)
     # Of one request with messages; brokers derive it from maxMessageSize.
     message_request_bytes: int = setting(MAX_FRAME_BYTES, range=_FRAME)
@@ -96,7 +96,7 @@ class Budget:
             "maxAllRequestsInFlight",
             limits.all_requests_in_flight,
             least=ALWAYS_IN_FLIGHT,
-            most_each=limits.requests_in_flight,
+            max_each=limits.requests_in_flight,
         )
         self.is_over = False  # the server has stopped: requests must not be retried on a closed store
 

@@ -85,7 +85,7 @@ class Later(msgspec.Struct, gc=False, eq=False):
             self._callback = callback
 
 
-MOST_REMARK = 1000  # limit of characters in the error text of a reply: the text may quote long names
+MAX_REMARK = 1000  # limit of characters in the error text of a reply: the text may quote long names
 
 Outcome = Reply | Future[Reply] | Later
 SlowReply = SlowWork[Outcome]
@@ -236,7 +236,7 @@ class Dispatcher:
         """Log an internal error that a request caused, and return the reply."""
         text, address = "request %d from %s failed", call.peer.address
         self.refusals.note(FAILED, address, text, call.code, address, level=logging.ERROR, error=error)
-        remark = bounded(f"{type(error).__name__}: {error}", MOST_REMARK)
+        remark = bounded(f"{type(error).__name__}: {error}", MAX_REMARK)
         return Reply(code=ResponseCode.SYSTEM_ERROR, remark=remark)
 
 
@@ -271,7 +271,7 @@ def _answers(answerer: type) -> tuple[tuple[int, str, bool], ...]:
 
 def refusal(error: MQError) -> Reply:
     """Return the reply with the code and the text of an error."""
-    return Reply(code=int(error.code), remark=bounded(str(error), MOST_REMARK))
+    return Reply(code=int(error.code), remark=bounded(str(error), MAX_REMARK))
 
 
 class Guard(Protocol):

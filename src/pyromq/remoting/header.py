@@ -1,7 +1,7 @@
 """The base class of declared headers: wire names, text values, second spellings.
 
 A header is declared once, as a struct. Encoding, decoding and checks follow from the declaration. On the wire all
-values are texts: decimal numbers, `true` or `false`.
+values are strings: decimal numbers, `true` or `false`.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def _kind(annotation: Any) -> type:
 
 
 def wire_fields(header: Header) -> dict[str, str]:
-    """Return the fields of a header as texts by wire name. Fields that are None are omitted."""
+    """Return the fields of a header as strings by wire name. Fields that are None are omitted."""
     if isinstance(header, RawFields):
         return header.texts
     fields = {}
@@ -109,9 +109,9 @@ def wire_fields(header: Header) -> dict[str, str]:
 
 
 def parse_header(header: type[H], fields: Mapping[str, Any]) -> H:
-    """Decode a header as Java does: numbers and booleans may be JSON values; any text but `true` is false.
+    """Decode a header as Java does: numbers and booleans may be JSON values; any string but `true` is false.
 
-    Raises `MissingField` with Java's text, or `ProtocolError` that names a field whose value is no number.
+    Raises `MissingField` with Java's text, or `ProtocolError` that names a field whose value is not a number.
     """
     values = {}
     for attribute, wire_name, kind, required, default in wire_layout(header):
@@ -131,7 +131,7 @@ def _read_int(name: str, value: Any) -> int:
     if text.isascii() and text.lstrip("+-").isdigit() and len(text) <= 20:
         try:
             number = int(text)
-        except ValueError:  # a text with two signs
+        except ValueError:  # a string with two signs
             number = 1 << 64
         if -(1 << 63) <= number < 1 << 63:
             return number
@@ -185,7 +185,7 @@ class HeaderTemplate:
 
     `constants` are encoded once; a constant None is omitted. `variables` are the int fields filled for each command, in
     order. `formats` gives a variable another printf format than decimal, whose result needs no JSON escaping; `%b` is
-    for a text escaped by `json_text`.
+    for a string escaped by `json_text`.
     """
 
     def __init__(
@@ -239,7 +239,7 @@ class HeaderTemplate:
 
 
 def json_text(text: str) -> bytes:
-    """Return a text escaped for JSON, without the enclosing quotes."""
+    """Return a string escaped for JSON, without the enclosing quotes."""
     return msgspec.json.encode(text)[1:-1]
 
 

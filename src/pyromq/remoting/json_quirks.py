@@ -1,11 +1,11 @@
 """Decodes and encodes JSON bodies as declared structs, compatible with Java's fastjson.
 
-Decoding tries msgspec first, then a parser of fastjson's dialect, within the caller's bounds. That dialect has object
-keys that are numbers without quotes, object keys that are objects (`{{"brokerName":"b","queueId":0,"topic":"t"}:7}`),
-and `{"$ref":"$.path"}` for an object that occurs again. The input is untrusted: each character is read once, referenced
-objects are shared instead of copied, and depth, bytes and values are limited.
+Decoding tries msgspec first, then a parser of fastjson's dialect, within the caller's bounds. In that dialect, object
+keys may be numbers without quotes, or objects (`{{"brokerName":"b","queueId":0,"topic":"t"}:7}`). `{"$ref":"$.path"}`
+stands for an object that occurs again. The input is untrusted: each character is read once, referenced objects are
+shared instead of copied, and depth, bytes and values are limited.
 
-`{MessageQueue: ...}` maps are encoded with objects as keys and without blanks, because Go clients search such texts.
+`{MessageQueue: ...}` maps are encoded with objects as keys and without blanks, because Go clients search such strings.
 Number keys have quotes: all clients and any JSON parser accept them.
 """
 
@@ -28,8 +28,8 @@ from pyromq.message import MessageQueue
 
 T = TypeVar("T")
 
-_MOST_KEY_BYTES = 1 << 10  # limit of a queue as text (two names and a number)
-_PART = 1_000  # limit of members of a list or map that are encoded in one step, in some 50 us
+_MAX_KEY_BYTES = 1 << 10  # limit of a queue as a string (two names and a number)
+_PART = 1_000  # limit of members of a list or map that are encoded in one step, in about 50 us
 _SORTED = msgspec.json.Encoder(order="sorted")
 
 
@@ -37,13 +37,13 @@ _SORTED = msgspec.json.Encoder(order="sorted")
 class Bounds:
     """Limits for decoding a JSON body, which are checked before time and memory are spent.
 
-    Tolerant decoding is for texts that are not plain JSON, or have a value of another type than declared. Tolerant
-    decoding takes some 2 us per value, 50 times as long as msgspec.
+    Tolerant decoding is for strings that are not plain JSON, or have a value of another type than declared. Tolerant
+    decoding takes about 2 us per value, 50 times as long as msgspec.
     """
 
     plain_bytes: int  # limit of a body decoded by msgspec: 1 MiB takes up to 5 ms
     odd_bytes: int  # limit of a body that is decoded tolerantly
-    odd_values: int  # limit of numbers, texts, lists and objects in such a body; each reference counts
+    odd_values: int  # limit of numbers, strings, lists and objects in such a body; each reference counts
 
 
 # Requests to a server: decoding blocks the event loop, for 10 ms at most. The largest normal requests are heartbeats of
@@ -73,7 +73,7 @@ def decode_body(body: type[T], raw: bytes, bounds: Bounds = ANSWER) -> T:
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             pass  # invalid JSON, or a value of another type: decoded tolerantly below
     try:
-        value = parse(raw, most_bytes=bounds.odd_bytes, most_values=bounds.odd_values)
+        value = parse(raw, max_bytes=bounds.odd_bytes, max_values=bounds.odd_values)
         return msgspec.convert(_Fitting(bounds.odd_values).fitted(value, _shape(declared)), body, strict=False)
     except (msgspec.ValidationError, ProtocolError) as error:
         raise ProtocolError(f"{body.__name__}: {excerpt(error)}") from error
@@ -90,13 +90,13 @@ def _members_by_name(struct: type[Any]) -> dict[str, inspect.Type]:
 
 
 class _Fitting:
-    """Converts values to the declared types as Java's reader does, for example numbers to texts, objects to queues.
+    """Converts values to the declared types as Java's reader does, for example numbers to strings, objects to queues.
 
     Objects shared by references are copied here, so their values are counted again.
     """
 
-    def __init__(self, most_values: int) -> None:
-        self._most = most_values
+    def __init__(self, max_values: int) -> None:
+        self._most = max_values
         self._values = 0
 
     def fitted(self, value: Any, shape: inspect.Type) -> Any:
@@ -122,10 +122,10 @@ class _Fitting:
     def _fitted_key(self, key: Any, shape: inspect.Type) -> Any:
         """Return a key converted to its declared type.
 
-        Java also accepts a queue as a text with the JSON of the queue.
+        Java also accepts a queue as a string with the JSON of the queue.
         """
         if isinstance(shape, inspect.NamedTupleType) and isinstance(key, str):
-            return as_queue(parse(key.encode(), most_bytes=_MOST_KEY_BYTES))
+            return as_queue(parse(key.encode(), max_bytes=_MAX_KEY_BYTES))
         return key
 
 
@@ -244,8 +244,8 @@ def _text(value: Any) -> str:
 
 MAX_DEPTH = 100  # limit of nested arrays and objects; real bodies have about six levels
 
-_MOST_DIGITS = 20  # limit of characters of a whole number: 64 bits with a sign
-_MOST_NUMBER = 64  # limit of characters of any other number; a double has at most 25
+_MAX_DIGITS = 20  # limit of characters of a whole number: 64 bits with a sign
+_MAX_NUMBER = 64  # limit of characters of any other number; a double has at most 25
 # Blanks, then the beginning of a value. Quantifiers are possessive: backtracking in a text of 16 MB would need 1 GB.
 _VALUE = re.compile(
     r"""[ \t\r\n]*+(?:
@@ -261,20 +261,20 @@ _WORDS = {"true": True, "false": False, "null": None}
 _STEP = re.compile(r"\.([^.\[]++)|\[([0-9]{1,9})\]")
 
 
-def parse(raw: bytes, *, most_bytes: int = sys.maxsize, most_values: int = sys.maxsize) -> Any:
-    """Return the Python values of a text in the dialect of Java's fastjson.
+def parse(raw: bytes, *, max_bytes: int = sys.maxsize, max_values: int = sys.maxsize) -> Any:
+    """Return the Python values of a string in the dialect of Java's fastjson.
 
     Queues as keys become `MessageQueue`; nulls are dropped. A reference becomes the object itself, which may be cyclic.
     Raises `ProtocolError` with the position of a fault, or if the number of bytes or values (including keys) exceeds
     its limit.
     """
-    if len(raw) > most_bytes:
-        raise ProtocolError(f"JSON body of {len(raw)} bytes is not plain JSON; the limit of such is {most_bytes}")
+    if len(raw) > max_bytes:
+        raise ProtocolError(f"JSON body of {len(raw)} bytes is not plain JSON; the limit of such is {max_bytes}")
     try:
         text = raw.decode()
     except UnicodeDecodeError as error:
         raise ProtocolError(f"JSON body is not UTF-8: {error}") from error
-    reader = _Reader(text, most_values)
+    reader = _Reader(text, max_values)
     value = reader.value(0)
     reader.end()
     reader.resolve(value)
@@ -286,16 +286,16 @@ def as_queue(key: Any) -> MessageQueue:
     try:
         return MessageQueue(str(key["topic"]), str(key["brokerName"]), int(key["queueId"]))
     except (KeyError, ValueError, TypeError) as error:
-        raise ProtocolError(f"JSON body: the key {str(key)[:80]} is no queue") from error
+        raise ProtocolError(f"JSON body: the key {str(key)[:80]} is not a queue") from error
 
 
 class _Reader:
-    """A recursive-descent parser of one text in fastjson's dialect."""
+    """A recursive-descent parser of one string in fastjson's dialect."""
 
-    def __init__(self, text: str, most_values: int) -> None:
+    def __init__(self, text: str, max_values: int) -> None:
         self._text = text
         self._position = 0
-        self._most = most_values
+        self._most = max_values
         self._values = 0
         self._open: list[Any] = []  # the enclosing objects and lists
         self._references: list[tuple[Any, Any, dict[Any, Any], Any]] = []  # holder, key, reference, its parent
@@ -305,7 +305,7 @@ class _Reader:
         self._count()
         found = _VALUE.match(self._text, self._position)
         if found is None:
-            self._fail("a text without end" if self._mark() == '"' else "no value")
+            self._fail("a string without end" if self._mark() == '"' else "no value")
         kind = found.lastindex
         if kind == _OPENING:
             if depth == MAX_DEPTH:
@@ -353,7 +353,7 @@ class _Reader:
             self._fail(f"more than {self._most} values in a body that is not plain JSON")
 
     def _mark(self) -> str:
-        """Move to the next character that is no blank and return it; empty at the end."""
+        """Move to the next character that is not a blank and return it; empty at the end."""
         found = _MARK.match(self._text, self._position)
         assert found is not None, "the pattern also matches nothing"
         self._position = found.start(1)
@@ -415,15 +415,15 @@ class _Reader:
 
     def _number(self, digits: str) -> int | float:
         if digits.removeprefix("-").isdecimal():
-            if len(digits) > _MOST_DIGITS:
+            if len(digits) > _MAX_DIGITS:
                 self._fail("a number of more than 64 bits")
             return int(digits)
-        if len(digits) > _MOST_NUMBER:
+        if len(digits) > _MAX_NUMBER:
             self._fail(f"a number of {len(digits)} characters")
         try:
             return float(digits)
         except ValueError:  # `_VALUE` matches `0e` in Pythons before 3.11.5
-            self._fail(f"{digits} is no number")
+            self._fail(f"{digits} is not a number")
 
     def _fail(self, what: str) -> NoReturn:
         near = self._text[self._position : self._position + 20]

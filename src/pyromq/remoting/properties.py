@@ -20,14 +20,14 @@ _ESCAPES = {"\t": "\\t", "\n": "\\n", "\r": "\\r", "\f": "\\f"}
 
 
 def parse_properties(text: str) -> dict[str, str]:
-    """Return the properties in a text; the last of equal names counts.
+    """Return the properties in a string; the last of equal names counts.
 
     Lines that start with `#` or `!` are comments.
     """
     properties = {}
     for line in _logical_lines(text):
         match = _LINE.fullmatch(line)
-        assert match is not None, "the pattern takes any text"
+        assert match is not None, "the pattern takes any string"
         properties[_unescape(match[1])] = _unescape(match[2])
     return properties
 
@@ -76,7 +76,7 @@ def _logical_lines(text: str) -> Iterator[str]:
 def _unescape(text: str) -> str:
     if "\\" not in text:
         return text
-    # Java escapes a character beyond 16 bits as a pair of surrogates; half a pair is no character.
+    # Java escapes a character beyond 16 bits as a pair of surrogates; half a pair is not a character.
     return _ESCAPE.sub(_meaning, text).encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 

@@ -44,13 +44,13 @@ def decode_handle(text: str) -> RecallHandle:
         version, topic, broker_name, due, unique_key = words
         if version == _VERSION and topic and unique_key and due.isascii() and due.isdecimal() and len(due) < 20:
             return RecallHandle(topic, broker_name, int(due), unique_key)
-    except ValueError:  # the text is no Base64 or no UTF-8, or has too few words
+    except ValueError:  # the text is not Base64 or not UTF-8, or has too few words
         pass
     raise RecallRefused(f"recall handle is invalid: {text[:64]!r}; it comes with the result of a delayed send")
 
 
 def is_recall_handle(text: str) -> bool:
-    """Return whether a text is a recall handle."""
+    """Return whether a string is a recall handle."""
     try:
         decode_handle(text)
     except RecallRefused:

@@ -264,7 +264,7 @@ def decode_bits(text: str) -> int:
     try:
         bits = int.from_bytes(b64decode(text, validate=True), "little")
     except ValueError as error:
-        raise InvalidReceiptHandle(f"b={excerpt(text, 100)!r} is no Base64 of a bit set ({error})") from error
+        raise InvalidReceiptHandle(f"b={excerpt(text, 100)!r} is not Base64 of a bit set ({error})") from error
     if bits.bit_length() > MAX_BITS:
         raise InvalidReceiptHandle(
             f"b has {bits.bit_length()} bits; a pop spans at most {MAX_BITS} offsets: acknowledge each pop by itself"

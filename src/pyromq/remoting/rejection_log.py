@@ -15,7 +15,7 @@ from pyromq.logs import logger_of
 logger = logger_of(__name__)
 
 QUIET_SECONDS = 60.0  # time without further lines after a line about a connection
-MOST_LINES = 100  # limit of lines within QUIET_SECONDS: a peer may reconnect for each line
+MAX_LINES = 100  # limit of lines within QUIET_SECONDS: a peer may reconnect for each line
 
 UNREADABLE = "unreadableRequests"  # this and the next names are reasons of refusals that are not limits in the settings
 UNSUPPORTED = "unsupportedRequests"
@@ -68,7 +68,7 @@ class RejectionLog:
         now = self._clock.monotonic()
         while self._logged and (oldest := next(iter(self._logged)), self._logged[oldest])[1] <= now - QUIET_SECONDS:
             del self._logged[oldest]
-        if address in self._logged or len(self._logged) >= MOST_LINES:
+        if address in self._logged or len(self._logged) >= MAX_LINES:
             return False
         self._logged[address] = now
         return True

@@ -28,7 +28,7 @@ SIGNATURE = "Signature"
 UNIQUE_KEY_QUERY = "_UNIQUE_KEY_QUERY"
 
 # Limit of characters in account name and token for compiled signing; plain Python signs longer ones.
-_MOST_COMPILED = 1000
+_MAX_COMPILED = 1000
 
 UNSIGNED = frozenset({SIGNATURE, UNIQUE_KEY_QUERY})
 
@@ -57,7 +57,7 @@ class AccessKeySigner:
             missing = "secret_key" if self.access_key else "access_key"
             raise UsageError(f"{missing} is empty: an account is its access key and its secret key together")
 
-        if speedups.is_active and len(self.access_key) + len(self.security_token or "") < _MOST_COMPILED:
+        if speedups.is_active and len(self.access_key) + len(self.security_token or "") < _MAX_COMPILED:
             added = list(self._added().items())
             text = ",".join(f"{_json(name)}:{_json(value)}" for name, value in [*added, (SIGNATURE, "")])
             object.__setattr__(self, "compiled", FrameSigner(self.secret_key, added, text[:-1].encode()))

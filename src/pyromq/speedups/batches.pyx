@@ -2,7 +2,7 @@
 """Writes the members (messages) of a batch to log and queue without message objects; makes a batch from columns.
 
 All members are checked before one is written: lengths, UTF-8, and no property that asks for a delay or a transaction.
-Unusual batches are left to the plain path (the Python code), which reports what is wrong.
+Unusual batches are left to the plain path (the Python code), which reports the fault.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, Py_buffer, PyBuffer_Release, PyObject_GetBuffer
@@ -75,8 +75,8 @@ def write_members(flags not None, bodies not None, texts not None, Py_ssize_t fi
     cdef Py_ssize_t number, body_size, text_size
     cdef bytes made
     cdef char* p
-    if flag_column.count < last or text_column.longest(first, last) > MOST_TEXT:
-        raise ValueError("too few flags, or texts that are too long")
+    if flag_column.count < last or text_column.longest(first, last) > MAX_TEXT:
+        raise ValueError("too few flags, or strings that are too long")
     made = PyBytes_FromStringAndSize(NULL, size + (last - first) * (MEMBER_BYTES + 2))
     p = PyBytes_AS_STRING(made)
     for number in range(first, last):
@@ -132,7 +132,7 @@ cdef class Column:
 
 
 cdef class Members:
-    """The members of a batch. Each is sound, and asks for no delay, delivery time or transaction."""
+    """The members of a batch. Each is valid, and has no delay, delivery time or transaction."""
 
     cdef readonly Py_ssize_t count
     cdef bytes _body, _more
@@ -152,7 +152,7 @@ cdef class Members:
         cdef Py_ssize_t more_size = PyBytes_GET_SIZE(self._more)
         cdef int64_t size, body_size, text_size, whole
         cdef Member* member
-        if more_size > MOST_TEXT or not _asks_nothing(PyBytes_AS_STRING(self._more), more_size, NULL):
+        if more_size > MAX_TEXT or not _asks_nothing(PyBytes_AS_STRING(self._more), more_size, NULL):
             return False
         while p < end:
             if end - p < MEMBER_BYTES + 2:
@@ -162,7 +162,7 @@ cdef class Members:
             if body_size <= 0 or size > end - p or MEMBER_BYTES + body_size + 2 > size:
                 return False
             text_size = get_u16(p + MEMBER_BYTES + body_size)
-            if text_size > MOST_TEXT or MEMBER_BYTES + body_size + 2 + text_size != size:
+            if text_size > MAX_TEXT or MEMBER_BYTES + body_size + 2 + text_size != size:
                 return False
             if self.count == self._room:
                 self._grow(PyBytes_GET_SIZE(self._body) // size)
@@ -176,7 +176,7 @@ cdef class Members:
             whole = text_size + more_size
             if text_size and member.text[text_size - 1] != PAIRS:
                 whole += 1
-            if whole > MOST_TEXT or utf8_end(member.text, member.text + text_size) != member.text + text_size:
+            if whole > MAX_TEXT or utf8_end(member.text, member.text + text_size) != member.text + text_size:
                 return False
             if not _asks_nothing(member.text, text_size, &member.tags_code):
                 return False
@@ -199,11 +199,11 @@ cdef class Members:
         """The property text of the first member."""
         return self._at[0].text[: self._at[0].text_size].decode("utf-8")
 
-    def next_slice(self, Py_ssize_t first, Py_ssize_t most, int64_t most_bytes):
-        """Return the number of members of the next slice: up to `most`, until their records have `most_bytes`."""
+    def next_slice(self, Py_ssize_t first, Py_ssize_t most, int64_t max_bytes):
+        """Return the number of members of the next slice: up to `most`, until their records have `max_bytes`."""
         cdef Py_ssize_t number = first
         cdef int64_t size = 0
-        while number < self.count and number - first < most and size < most_bytes:
+        while number < self.count and number - first < most and size < max_bytes:
             size += self._at[number].size
             number += 1
         return number - first
@@ -221,7 +221,7 @@ cdef class Members:
         int64_t queue_offset, int32_t sys_flag, int64_t born_ms, bytes born_address not None, int64_t now_ms,
         bytes store_address not None, int32_t reconsume_times, int64_t prepared_offset
     ):
-        """Append the records of `count` members to the log. Return False, with nothing written, if the plain path must.
+        """Append the records of `count` members to the log. Return False, with nothing written, if this is impossible.
 
         The log must have space for the records. Raises `OverflowError` for a number that exceeds its field in a record.
         """
@@ -232,7 +232,7 @@ cdef class Members:
         cdef Py_ssize_t more_size = PyBytes_GET_SIZE(self._more)
         cdef int64_t end = log.end
         cdef char* p
-        if PyBytes_GET_SIZE(born_address) != IPV4_BYTES or PyBytes_GET_SIZE(store_address) != IPV4_BYTES or topic_size > MOST_TOPIC:
+        if PyBytes_GET_SIZE(born_address) != IPV4_BYTES or PyBytes_GET_SIZE(store_address) != IPV4_BYTES or topic_size > MAX_TOPIC:
             return False
         if sys_flag & UNQUEUED or log.at == NULL or first < 0 or first + count > self.count:
             return False

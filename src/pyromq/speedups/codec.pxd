@@ -1,8 +1,8 @@
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
 cdef enum:
-    MOST_FIELDS = 24
-    MOST_OTHERS = 8
+    MAX_FIELDS = 24
+    MAX_OTHERS = 8
 
 cdef struct Frame:  # one complete request frame
     const char* header
@@ -23,20 +23,20 @@ cdef struct Header:
     int opaque
     int flag
     int version
-    Field fields[MOST_FIELDS]
+    Field fields[MAX_FIELDS]
     uint32_t declared  # bit n is set if field n was received
-    int other_count  # number of undeclared fields, such as Signature; the arrays hold the first MOST_OTHERS
-    Field other_names[MOST_OTHERS]
-    Field others[MOST_OTHERS]
+    int other_count  # number of undeclared fields, such as Signature; the arrays hold the first MAX_OTHERS
+    Field other_names[MAX_OTHERS]
+    Field others[MAX_OTHERS]
 
 cdef class HeaderReader:
     cdef readonly int code
     cdef int count
-    cdef const char* names[MOST_FIELDS]
-    cdef Py_ssize_t name_sizes[MOST_FIELDS]
-    cdef Py_ssize_t most_name_size
-    cdef char kinds[MOST_FIELDS]
-    cdef bint required[MOST_FIELDS]
+    cdef const char* names[MAX_FIELDS]
+    cdef Py_ssize_t name_sizes[MAX_FIELDS]
+    cdef Py_ssize_t max_name_size
+    cdef char kinds[MAX_FIELDS]
+    cdef bint required[MAX_FIELDS]
     cdef object _names
     cdef bint read(self, const Frame* frame, Header* header) noexcept nogil
     cdef list found(self, const Header* header)

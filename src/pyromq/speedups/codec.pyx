@@ -1,7 +1,7 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
 """Reads the headers of frequent requests without Python objects, and writes replies from templates.
 
-Only forms that clients really write are read, with fields in any order. Unknown members, unusual numbers, names with
+Only forms that clients actually write are read, with fields in any order. Unknown members, unusual numbers, names with
 escapes and repeated fields are left to the plain path (the Python code), which reads the same values from any header.
 """
 
@@ -196,10 +196,10 @@ cdef class HeaderReader:
     def __init__(self, int code, layout):
         self.code = code
         self.count = len(layout)
-        if self.count > MOST_FIELDS:
-            raise ValueError(f"a header of {self.count} fields; at most {MOST_FIELDS} can be read")
+        if self.count > MAX_FIELDS:
+            raise ValueError(f"a header of {self.count} fields; at most {MAX_FIELDS} can be read")
         self._names = [name.encode() for name, _, _ in layout]
-        self.most_name_size = max(map(len, self._names), default=0)
+        self.max_name_size = max(map(len, self._names), default=0)
         for number, (name, kind, is_required) in enumerate(layout):
             self.names[number] = PyBytes_AS_STRING(self._names[number])
             self.name_sizes[number] = PyBytes_GET_SIZE(self._names[number])
@@ -331,7 +331,7 @@ cdef class HeaderReader:
                 header.declared |= <uint32_t> 1 << slot
                 hint = slot + 1
             else:
-                if header.other_count < MOST_OTHERS:
+                if header.other_count < MAX_OTHERS:
                     header.other_names[header.other_count] = name
                     header.others[header.other_count] = value
                 header.other_count += 1
@@ -378,7 +378,7 @@ cdef class HeaderReader:
                     header.declared |= <uint32_t> 1 << slot
                     hint = slot + 1
                 else:
-                    if header.other_count < MOST_OTHERS:
+                    if header.other_count < MAX_OTHERS:
                         header.other_names[header.other_count].at = name
                         header.other_names[header.other_count].size = name_size
                         header.other_names[header.other_count].is_escaped = False
@@ -392,7 +392,7 @@ cdef class HeaderReader:
     cdef int _slot(self, const char* name, Py_ssize_t size, int hint) noexcept nogil:
         """Return the number of the field with a name; -1 for an unknown name. `hint` is the number tried first."""
         cdef int number
-        if size > self.most_name_size:  # a long name, such as Signature among names of one letter
+        if size > self.max_name_size:  # a long name, such as Signature among names of one letter
             return -1
         for number in range(hint, self.count):
             if self.name_sizes[number] == size and memcmp(self.names[number], name, size) == 0:
@@ -489,7 +489,7 @@ cdef class ReplyWriter:
         head, entries = binary
         texts, kinds = _holes(line)
         if len(kinds) > 8 or len(entries) > 16:
-            raise ValueError(f"an answer of {len(kinds)} holes and {len(entries)} fields; at most 8 and 16 can be written")
+            raise ValueError(f"a reply of {len(kinds)} holes and {len(entries)} fields; at most 8 and 16 can be written")
         self._held = [texts, head]
         self.count = len(kinds)
         for number, text in enumerate(texts):
@@ -601,7 +601,7 @@ cdef class ReplyWriter:
 
 
 def _holes(bytes line):
-    """Return the texts between the holes of a template, and the kind of each hole (b"d", b"b" or b"016X")."""
+    """Return the parts between the holes of a template, and the kind of each hole (b"d", b"b" or b"016X")."""
     texts, kinds = [], []
     rest, text = line, b""
     while True:
@@ -615,7 +615,7 @@ def _holes(bytes line):
             continue
         kind = rest[:1] if rest[:1] in (b"d", b"b") else b"016X"
         if not rest.startswith(kind):
-            raise ValueError(f"no template of an answer: {line!r}")
+            raise ValueError(f"not a template of a reply: {line!r}")
         texts.append(text)
         kinds.append(kind)
         rest, text = rest[len(kind):], b""

@@ -19,8 +19,8 @@ cdef enum:
     RECORD_BODY_AT = 0x58
     RECORD_FIXED_BYTES = 0x5b
     RECORD_MAGIC = 0xdaa320a7
-    MOST_TEXT = 0x7fff
-    MOST_TOPIC = 0x7f
+    MAX_TEXT = 0x7fff
+    MAX_TOPIC = 0x7f
     IPV4_BYTES = 0x8
     IPV6_BYTES = 0x14
     MEMBER_MAGIC_AT = 0x4

@@ -1,4 +1,4 @@
-cdef struct Record:  # addresses and sizes of the parts of a sound record
+cdef struct Record:  # addresses and sizes of the parts of an intact record
     const char* at
     Py_ssize_t size
     const char* born

@@ -25,18 +25,18 @@ cdef extern from "<string.h>" nogil:
     void* memmem(const void* text, size_t size, const void* wanted, size_t wanted_size)
 
 cdef enum:
-    MOST_WORDS = 4
+    MAX_WORDS = 4
 
 crc32_setup()
 
 cdef struct Words:
     int count
-    const char* at[MOST_WORDS]
-    Py_ssize_t size[MOST_WORDS]
+    const char* at[MAX_WORDS]
+    Py_ssize_t size[MAX_WORDS]
 
 
 cdef bint find_record(const char* p, Py_ssize_t left, bint check_crc, Record* record) noexcept nogil:
-    """Find the parts of the record at `p`. Return False if the `left` bytes at `p` do not begin with a sound record."""
+    """Find the parts of the record at `p`. Return False if the `left` bytes at `p` do not begin with an intact record."""
     cdef uint32_t flags
     cdef Py_ssize_t rest
     if left < RECORD_FIXED_BYTES or get_u32(p + RECORD_MAGIC_AT) != <uint32_t> RECORD_MAGIC:
@@ -135,7 +135,7 @@ cdef class RecordDecoder:
         cdef Py_ssize_t* places
         cdef const char* searched
         cdef list messages = []
-        if not 0 < len(words) <= MOST_WORDS:
+        if not 0 < len(words) <= MAX_WORDS:
             return None
         wanted.count = <int> len(words)
         for number in range(wanted.count):
@@ -200,12 +200,12 @@ cdef Py_ssize_t find_holding(
 ) noexcept nogil:
     """Write the positions of records that contain a word or are compressed to `places`. Return their number.
 
-    Words are searched in `text`, which has the same size. -1 if any record is not sound.
+    Words are searched in `text`, which has the same size. -1 if any record is not intact.
     """
     cdef const char* p = begin
     cdef const char* end = begin + size
-    cdef const char* at = text  # the same place in the text
-    cdef const char* next_at[MOST_WORDS]  # next place of each word in the text; its end if there is none
+    cdef const char* at = text  # the same position in the text
+    cdef const char* next_at[MAX_WORDS]  # next position of each word in the text; the text's end if there is none
     cdef Record record
     cdef Py_ssize_t count = 0
     cdef int number
@@ -232,7 +232,7 @@ cdef Py_ssize_t find_holding(
 
 
 def pass_records(buffer, Py_ssize_t position, Py_ssize_t end, bytes text not None):
-    """Return the position behind the sound records from `position` to `end` whose properties do not contain a text."""
+    """Return the position after the intact records from `position` to `end` whose properties do not contain a string."""
     cdef Py_buffer view
     cdef Record record
     PyObject_GetBuffer(buffer, &view, PyBUF_SIMPLE)

@@ -1,7 +1,7 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
 """Checks signatures and rights of sends, pulls and pops, and signs the requests of clients.
 
-A request that does not pass is checked again by `broker.permissions.rules`: its form may be one not read here.
+`broker.permissions.rules` checks again a request that does not pass: this module may not read its form.
 """
 
 import _hashlib
@@ -16,26 +16,26 @@ from libc.stdint cimport uint16_t, uint32_t, uint64_t, uintptr_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcmp, memcpy, memset
 
-from pyromq.speedups.codec cimport MOST_OTHERS, Field, Frame, Header, HeaderReader, copy_text, json_text, write_base64
+from pyromq.speedups.codec cimport MAX_OTHERS, Field, Frame, Header, HeaderReader, copy_text, json_text, write_base64
 from pyromq.speedups.constants cimport *
 from pyromq.speedups.fast_path cimport FastGuard, Passed
 from pyromq.speedups.kernels cimport get_u32, is_same, put_u16, put_u32, put_u64
 
 cdef enum:
-    ROOM = 1 << 18  # limit of the signed content (bytes): the requests checked here have half of this at most
+    ROOM = 1 << 18  # limit of the signed content (bytes): twice the largest request that is checked here
     SHORT = 16  # bytes copied for a short value: most values are not longer
-    MOST_DECIDED = 10_000
+    MAX_DECIDED = 10_000
     BLOCK_SIZE = 64
     DIGEST_SIZE = 20
     PADDING = 72  # limit of the bytes that SHA-1 adds to content
     SIGNED_SIZE = 28  # size of a signature in Base64 (bytes)
-    MOST_NAME = 1024
-    MOST_SIGNED = 32  # limit of signed fields
-    MOST_OWN = 2  # limit of fields that a signer adds, without the signature
-    MOST_NAMES = 512  # limit of names (bytes) that are compared with those of the previous request
+    MAX_NAME = 1024
+    MAX_SIGNED = 32  # limit of signed fields
+    MAX_OWN = 2  # limit of fields that a signer adds, without the signature
+    MAX_NAMES = 512  # limit of names (bytes) that are compared with those of the previous request
 
 ctypedef struct Sha1:
-    uint32_t words[32]  # SHA_CTX of openssl/sha.h, 24 words; the first five are the hash of the blocks so far
+    uint32_t words[32]  # SHA_CTX of openssl/sha.h, 24 words; the first five are the hash of the previous blocks
 
 ctypedef struct OpenSsl:
     int (*init)(Sha1* state) noexcept nogil
@@ -98,7 +98,7 @@ cdef class Key:
     cdef int sign(self, char* content, Py_ssize_t size, char* signature) except -1:
         """Write the signature of `size` bytes of content, in Base64, to `signature`.
 
-        At most `PADDING` bytes behind the content are overwritten.
+        At most `PADDING` bytes after the content are overwritten.
         """
         cdef char digest[BLOCK_SIZE]
         if self._openssl.init == NULL:
@@ -165,11 +165,11 @@ cdef class FastAcl(FastGuard):
     cdef int _other_count, _count, _access_key, _signature
     cdef char* _names
     cdef Py_ssize_t _name_ends[8]
-    cdef int _order[MOST_SIGNED]
+    cdef int _order[MAX_SIGNED]
 
     def __cinit__(self):
         self._content = <char*> malloc(ROOM)
-        self._names = <char*> malloc(MOST_NAMES)
+        self._names = <char*> malloc(MAX_NAMES)
         if self._content == NULL or self._names == NULL:
             raise MemoryError
 
@@ -243,7 +243,7 @@ cdef class FastAcl(FastGuard):
         found = PyDict_GetItem(self._trusted, key)
         if found != NULL:
             return <object> found is True
-        if len(self._trusted) >= MOST_DECIDED:
+        if len(self._trusted) >= MAX_DECIDED:
             self._trusted.clear()
         trusted = self._trusted[key] = bool(self._trusts(key))
         return trusted
@@ -252,14 +252,14 @@ cdef class FastAcl(FastGuard):
         """Find the order of the signed values, and the fields of access key and signature. False for unusual fields."""
         cdef uint32_t declared = header.declared
         cdef int number, place, count = 0
-        cdef const char* names[MOST_SIGNED]
-        cdef Py_ssize_t sizes[MOST_SIGNED]
+        cdef const char* names[MAX_SIGNED]
+        cdef Py_ssize_t sizes[MAX_SIGNED]
         cdef const char* name
         cdef Py_ssize_t size, used = 0
         if self._is_as_before(header, declared):
             return True
         self._other_count = self._access_key = self._signature = -1
-        if header.other_count > MOST_OTHERS:
+        if header.other_count > MAX_OTHERS:
             return False
         for number in range(-self._reader.count, header.other_count):
             if number < 0:
@@ -270,7 +270,7 @@ cdef class FastAcl(FastGuard):
             else:
                 name, size = header.other_names[number].at, header.other_names[number].size
                 place = self._reader.count + number
-                if used + size > MOST_NAMES:
+                if used + size > MAX_NAMES:
                     return False
                 memcpy(self._names + used, name, size)
                 used += size
@@ -284,7 +284,7 @@ cdef class FastAcl(FastGuard):
                     self._access_key = number
             if size == UNIQUE_KEY_QUERY_SIZE and memcmp(name, UNIQUE_KEY_QUERY, size) == 0:
                 return False
-            if count == MOST_SIGNED:
+            if count == MAX_SIGNED:
                 return False
             spot = count
             while spot and _is_before(name, size, names[spot - 1], sizes[spot - 1]):
@@ -375,10 +375,10 @@ cdef class FastAcl(FastGuard):
         """Return True if an account has the rights on topic and group. `may` is called once for each pair."""
         cdef const Field* topic = &header.fields[self._topic]
         cdef const Field* group = NULL
-        cdef char name[MOST_NAME]
+        cdef char name[MAX_NAME]
         cdef Py_ssize_t size = topic.size + 2
         cdef PyObject* found
-        if topic.is_escaped or size > MOST_NAME:
+        if topic.is_escaped or size > MAX_NAME:
             return False
         if self._group < 0 and PyBytes_GET_SIZE(account.last) == size and is_same(
             PyBytes_AS_STRING(account.last) + 2, topic.at, topic.size
@@ -388,7 +388,7 @@ cdef class FastAcl(FastGuard):
         memcpy(name + 2, topic.at, topic.size)
         if self._group >= 0:
             group = &header.fields[self._group]
-            if group.is_escaped or group.size > MOST_NAME - size:
+            if group.is_escaped or group.size > MAX_NAME - size:
                 return False
             memcpy(name + size, group.at, group.size)
             size += group.size
@@ -399,7 +399,7 @@ cdef class FastAcl(FastGuard):
         if found != NULL:
             may = <object> found
         else:
-            if len(account.decided) >= MOST_DECIDED:
+            if len(account.decided) >= MAX_DECIDED:
                 account.decided.clear()
             named = None if group == NULL else group.at[: group.size].decode("utf-8")
             may = account.decided[key] = bool(self._may(account.access_key, topic.at[: topic.size].decode("utf-8"), named))
@@ -420,20 +420,20 @@ cdef class FrameSigner:
     cdef bytes _added
     cdef list _texts
     cdef int _own_count, _seen_count
-    cdef Field _own_names[MOST_OWN]
-    cdef Field _own_values[MOST_OWN]
+    cdef Field _own_names[MAX_OWN]
+    cdef Field _own_values[MAX_OWN]
     # Order in which the values are signed, valid for frames with the same names as the previous frame.
-    cdef char _seen[MOST_NAMES]
-    cdef Py_ssize_t _seen_ends[MOST_SIGNED]
-    cdef int _order[MOST_SIGNED]
+    cdef char _seen[MAX_NAMES]
+    cdef Py_ssize_t _seen_ends[MAX_SIGNED]
+    cdef int _order[MAX_SIGNED]
 
     def __init__(self, str secret, list added, bytes as_json):
         self._key = Key(secret.encode())
         self._added = as_json
         self._texts = [(name.encode(), value.encode()) for name, value in added]
         self._own_count = len(added)
-        if self._own_count > MOST_OWN:
-            raise ValueError(f"{self._own_count} fields to add; at most {MOST_OWN} can be")
+        if self._own_count > MAX_OWN:
+            raise ValueError(f"{self._own_count} fields to add; at most {MAX_OWN} can be")
         for number, (name, value) in enumerate(self._texts):
             _point(&self._own_names[number], name)
             _point(&self._own_values[number], value)
@@ -444,8 +444,8 @@ cdef class FrameSigner:
         cdef const char* start = PyBytes_AS_STRING(frame)
         cdef const char* end
         cdef const char* p = start + 16
-        cdef Field names[MOST_SIGNED]
-        cdef Field values[MOST_SIGNED]
+        cdef Field names[MAX_SIGNED]
+        cdef Field values[MAX_SIGNED]
         cdef int count = 0, number
         if start[4] != 0:
             return None
@@ -455,7 +455,7 @@ cdef class FrameSigner:
         if end - p < 15 or memcmp(p, b',"extFields":{', 14) != 0:
             return None
         p += 14
-        while p[0] == c'"' and count < MOST_SIGNED - MOST_OWN - 1:
+        while p[0] == c'"' and count < MAX_SIGNED - MAX_OWN - 1:
             p = json_text(p + 1, end, &names[count])
             if p == NULL or names[count].is_escaped or end - p < 4 or p[0] != c':' or p[1] != c'"':
                 return None
@@ -503,7 +503,7 @@ cdef class FrameSigner:
                 self._order[spot] = self._order[spot - 1]
                 spot -= 1
             self._order[spot] = number
-            if used + names[number].size > MOST_NAMES:
+            if used + names[number].size > MAX_NAMES:
                 self._seen_count = -1  # the names are too long to be remembered
                 continue
             memcpy(self._seen + used, names[number].at, names[number].size)

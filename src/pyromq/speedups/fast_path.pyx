@@ -10,18 +10,18 @@ from libc.string cimport memcpy
 from pyromq.speedups.codec cimport Field, Frame, Header, Output
 
 cdef enum:
-    MOST_KEY = 1024
+    MAX_KEY = 1024
 
 
 cdef class Channel:
     """A connection as compiled handlers see it."""
 
     cdef int put_released(self, const char* reply, Py_ssize_t size) except -1:
-        """Take a confirmed reply to send to this connection. A closed connection drops the reply."""
+        """Add a confirmed reply to send to this connection. A closed connection drops the reply."""
         return 0
 
     cdef int push_released(self) except -1:
-        """Send the replies taken by `put_released`."""
+        """Send the replies added by `put_released`."""
         return 0
 
 
@@ -41,20 +41,20 @@ cdef class FastHandler:
         return True
 
     cdef bint answer(self, const Frame* frame, Channel channel, Output output) except -1:
-        """Answer a frame. Return False if the plain path must. The reply goes to `output`, or into `ParkedReplies`."""
+        """Answer a frame. Return False if the plain path must answer. The reply goes to `output`, or into `ParkedReplies`."""
         return False
 
 
 cdef object plan_key(const Header* header, const int* numbers, int count):
     """Return the fields with these numbers as one key of a handler's plans; None if the plain path must answer."""
-    cdef char key[MOST_KEY]
+    cdef char key[MAX_KEY]
     cdef Py_ssize_t size = 0
     cdef int place
     cdef const Field* field
     for place in range(count):
         field = &header.fields[numbers[place]]
         if field.at != NULL:
-            if field.is_escaped or size + field.size + 2 > MOST_KEY:
+            if field.is_escaped or size + field.size + 2 > MAX_KEY:
                 return None
             memcpy(key + size, field.at, field.size)
             size += field.size
@@ -62,7 +62,7 @@ cdef object plan_key(const Header* header, const int* numbers, int count):
             size += 1
         key[size] = 0
         size += 1
-        if size >= MOST_KEY:
+        if size >= MAX_KEY:
             return None
     return PyBytes_FromStringAndSize(key, size)
 
@@ -85,7 +85,7 @@ cdef class ParkedReplies:
     The log offsets ascend. At most `capacity` replies are parked; `free_room()` returns how many more may be parked
     now. `confirm()` is called at the end of a turn with new replies, and returns True if it has given the event loop
     work. Each reply must later be sent by `release` or `fail`, which run in the event loop. While `is_on` is False,
-    replies are sent at once. With `holds_all`, replies whose sender does not wait are parked too.
+    replies are sent immediately. With `holds_all`, replies whose sender does not wait are parked too.
     """
 
     def __cinit__(self, int capacity, *, monotonic, free_room, confirm):

@@ -21,11 +21,11 @@ cdef extern from *:
     void in_order "PYROMQ_IN_ORDER"() noexcept nogil
 
 cdef enum:
-    MOST_KEYS = 16400  # limit of keys of a record: properties have 32 KiB, and keys are separated by a blank
+    MAX_KEYS = 16400  # limit of keys of a record: properties have 32 KiB, and keys are separated by a blank
     KEYS_OF_ONE = 32  # number of keys that take as long to index as one more record
     INT_MAX = 0x7FFFFFFF
 
-cdef uint32_t _HASHES[MOST_KEYS]  # key hashes of the record being indexed
+cdef uint32_t _HASHES[MAX_KEYS]  # key hashes of the record being indexed
 
 
 cdef class IndexTail:
@@ -216,7 +216,7 @@ cdef int find_hashes(const Record* record, uint32_t* hashes) noexcept:
         if pair_end == NULL:
             pair_end = keys_end
         if pair_end > keys:
-            if count == MOST_KEYS:
+            if count == MAX_KEYS:
                 return -1
             hashes[count] = index_hash(java_hash_on(start, keys, pair_end))
             count += 1

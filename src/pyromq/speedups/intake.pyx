@@ -1,7 +1,7 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
 """Enters records of a master's log, which are already in the mapped file, into their queues.
 
-Only ordinary records, whose queues exist and have disk space for the entry. See `pyromq.store.log_intake`.
+Only ordinary records are entered: their queues exist, and have disk space for the entry. See `pyromq.store.log_intake`.
 """
 
 from libc.stdint cimport int32_t, int64_t, uint32_t
@@ -32,7 +32,7 @@ cdef class RecordIntake:
     def take(self, LogTail log not None, int64_t written_end, int64_t file_end):
         """Move the log's end over ordinary records, up to the first other one or to log offset `written_end`.
 
-        The file ends at log offset `file_end`. Return the queues that were looked at, with their ends before.
+        The file ends at log offset `file_end`. Return the visited queues, each with its previous end.
         """
         cdef Record record
         cdef dict queues = None, before = {}

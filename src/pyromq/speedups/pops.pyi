@@ -32,10 +32,10 @@ class Pops(ReadHandler):
         now_ms: Callable[[], int],
         pop_of: Callable[[Any, int, int, int, int], Any],
         hand_out: Callable[[Any, int], bool],
-        most_in_flight: Callable[[], int],
+        max_in_flight: Callable[[], int],
         total: Counter,
         writer: ReplyWriter,
-        most_ms: int,
-        most_bytes: int,
+        max_ms: int,
+        max_bytes: int,
         guard: FastGuard | None = None,
     ) -> None: ...

@@ -16,7 +16,7 @@ from pyromq.speedups.reads cimport ReadHandler, ReadPlan, Reads
 from pyromq.speedups.records cimport Counter, QueueTail
 
 cdef enum:
-    MOST_NUMBER = 21  # characters of a number and a separator
+    MAX_NUMBER = 21  # characters of a number and a separator
 
 
 cdef class PopPlan(ReadPlan):
@@ -43,32 +43,32 @@ cdef class PopPlan(ReadPlan):
         self.key = key
 
     cdef bint holds(self) except -1:
-        return len(self.popped) >= self.count  # else the group or the topic was deleted
+        return len(self.popped) >= self.count  # otherwise the group or the topic was deleted
 
 
 cdef class Pops(ReadHandler):
     """Answers the pops of one request code.
 
-    `most_in_flight()` limits the messages of one group and queue in flight. `pop_of(popped, start, bits, pop time, due
+    `max_in_flight()` limits the messages of one group and queue in flight. `pop_of(popped, start, bits, pop time, due
     time)` returns a pop, and `hand_out(pop, next offset)` notes it, or returns False if the plain path must refuse it.
     """
 
-    cdef object _now_ms, _pop_of, _hand_out, _most_in_flight
-    cdef int64_t _most, _most_ms, _most_bytes
+    cdef object _now_ms, _pop_of, _hand_out, _max_in_flight
+    cdef int64_t _most, _max_ms, _max_bytes
 
     def __init__(
-        self, HeaderReader reader, Reads reads, *, now_ms, pop_of, hand_out, most_in_flight, most_ms, most_bytes, **shared
+        self, HeaderReader reader, Reads reads, *, now_ms, pop_of, hand_out, max_in_flight, max_ms, max_bytes, **shared
     ):
         super().__init__(reader, reads, **shared)
         self._now_ms = now_ms
         self._pop_of = pop_of
         self._hand_out = hand_out
-        self._most_in_flight = most_in_flight
-        self._most_ms = most_ms
-        self._most_bytes = most_bytes
+        self._max_in_flight = max_in_flight
+        self._max_ms = max_ms
+        self._max_bytes = max_bytes
 
     cdef bint begin(self) except -1:
-        self._most = self._most_in_flight()
+        self._most = self._max_in_flight()
         return ReadHandler.begin(self)
 
     cdef bint answer(self, const Frame* frame, Channel channel, Output output) except -1:
@@ -117,7 +117,7 @@ cdef class Pops(ReadHandler):
                 continue
             if not reads.scan(<QueueTail> <object> found, plan.codes, queue_id, next_offset, room, -1):
                 return False
-            is_full = reads.taken >= count or reads.total >= self._most_bytes
+            is_full = reads.taken >= count or reads.total >= self._max_bytes
             chosen, chosen_id, chosen_offset = popped, queue_id, next_offset
         if chosen is None:
             return False
@@ -132,7 +132,7 @@ cdef class Pops(ReadHandler):
         return (
             header.fields[POP_QUEUE_ID].number == -1
             and 0 < header.fields[POP_MAX_COUNT].number <= MAX_POPPED
-            and 0 <= header.fields[POP_INVISIBLE_MS].number <= self._most_ms
+            and 0 <= header.fields[POP_INVISIBLE_MS].number <= self._max_ms
         )
 
     cdef bint _has_retries(self, PopPlan plan, int64_t* earliest_ms) except -1:
@@ -151,8 +151,8 @@ cdef class Pops(ReadHandler):
         cdef Header* header = &self._header
         cdef Reads reads = self._reads
         cdef int64_t offsets[MAX_POPPED]
-        cdef char start_info[3 * MOST_NUMBER]
-        cdef char offset_info[(2 + MAX_POPPED) * MOST_NUMBER]
+        cdef char start_info[3 * MAX_NUMBER]
+        cdef char offset_info[(2 + MAX_POPPED) * MAX_NUMBER]
         cdef Text texts[2]
         cdef int64_t values[6]
         cdef int place, taken = reads.offsets(offsets)
@@ -185,7 +185,7 @@ cdef class Pops(ReadHandler):
         output.end += reads.total
         reads.copy(p)
         self.count_read(plan)
-        self.has_stirred = True  # an alarm may ring earlier
+        self.has_stirred = True  # an alarm may fire earlier
         return True
 
     cdef PopPlan _plan(self):
@@ -194,7 +194,7 @@ cdef class Pops(ReadHandler):
 
 
 cdef inline char* _write_place(char* p, int64_t queue_id) noexcept:
-    """Write the RETRY word and queue id of an info. Return the address behind them."""
+    """Write the RETRY word and queue id of an info. Return the address after them."""
     p[0], p[1] = c'0', c' '
     p = write_number(p + 2, queue_id)
     p[0] = c' '

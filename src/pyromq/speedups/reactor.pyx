@@ -49,13 +49,13 @@ cdef enum:
     KEPT = 1 << 16  # limit of an incomplete frame (bytes) kept here; larger frames go to the protocol in parts
     KEPT_AT_LEAST = 1 << 12  # replaces KEPT once all connections together keep more than `kept_bytes`
     FEW_ROOM = 1 << 16  # limit of the reply buffer (bytes) that a connection keeps between bursts
-    MOST_ROOM = 1 << 20  # the same limit for the first `ROOMY` connections with larger replies
-    ROOMY = 64  # number of connections that may keep a reply buffer of `MOST_ROOM` bytes
-    UNTOLD = 1 << 24  # unsent bytes of all connections above which each calls `pause_writing` at its own limit
+    MAX_ROOM = 1 << 20  # the same limit for the first `ROOMY` connections with larger replies
+    ROOMY = 64  # number of connections that may keep a reply buffer of `MAX_ROOM` bytes
+    UNTOLD = 1 << 24  # unsent bytes of all connections, above which each connection calls `pause_writing` at its own limit
     TOLD = 1 << 18  # unsent bytes of one connection before `pause_writing`, and between two calls of it
     WRITTEN = 1 << 18  # unsent bytes of replies from which they are sent before the burst ends
     SHARE = 1 << 20  # limit of replies (bytes) of a connection in one turn
-    EVENTS = 4  # epoll events per call; the next turn begins with the events left over
+    EVENTS = 4  # epoll events per call; the next turn begins with the remaining events
     TURN_NS = 500_000  # limit of the length of a turn
     LEAST_TURN_NS = 200_000  # least length of a turn: a due timer of the event loop shortens turns
 
@@ -113,7 +113,7 @@ cdef class Transport(Channel):
         self._is_reading = True
         self.heard = reactor._monotonic()
 
-    # -- what asyncio's transports have
+    # -- methods of asyncio's transports
 
     def get_extra_info(self, name, default=None):
         try:
@@ -153,7 +153,7 @@ cdef class Transport(Channel):
             memcpy(self.address, PyBytes_AS_STRING(packed), 8)
 
     def write(self, data):
-        """Send bytes, and keep those that the socket does not take. Within a burst, send at the burst's end."""
+        """Send bytes, and keep those that the socket does not accept. Within a burst, send at the burst's end."""
         cdef Py_buffer view
         cdef ssize_t sent = 0
         if self._is_closing:
@@ -217,7 +217,7 @@ cdef class Transport(Channel):
         self._output.begin = self._output.end = 0
         self._end(None)
 
-    # -- what the reactor does
+    # -- called by the reactor
 
     cdef int _watch(self) except -1:
         cdef epoll_event event
@@ -236,7 +236,7 @@ cdef class Transport(Channel):
         return 0
 
     cdef int _flush(self) except -1:
-        """Send as many bytes as the socket takes."""
+        """Send as many bytes as the socket accepts."""
         cdef Output output = self._output
         cdef ssize_t sent
         while output.begin < output.end:
@@ -253,14 +253,14 @@ cdef class Transport(Channel):
             if not self._is_roomy and self._reactor._roomy < ROOMY:
                 self._is_roomy = True
                 self._reactor._roomy += 1
-            output.shrink(MOST_ROOM if self._is_roomy else FEW_ROOM)
+            output.shrink(MAX_ROOM if self._is_roomy else FEW_ROOM)
         return 0
 
     cdef int _hold_back(self) except -1:
         """Call the protocol's `pause_writing` or `resume_writing` according to the number of unsent bytes.
 
-        `pause_writing` is called again for each `TOLD` further bytes. Up to `TOLD` unsent bytes are ignored while all
-        connections have few: the peer mostly reads these bytes a moment later.
+        `pause_writing` is called again for each `TOLD` more bytes. Up to `TOLD` unsent bytes are ignored while all
+        connections together have few: the peer usually reads these bytes soon.
         """
         cdef Py_ssize_t size = self._output.end - self._output.begin
         self._reactor._unread += size - self._unread
@@ -517,7 +517,7 @@ cdef class Reactor:
     cdef list _by_fd
     cdef uint32_t _serial
     cdef char* _buffer
-    cdef double _turn  # begin of the turn (monotonic seconds)
+    cdef double _turn  # start of the turn (monotonic seconds)
     cdef uint64_t _number  # counts turns and calls of protocols: handlers begin again when it changes
     cdef list _handlers
     cdef list _behind
@@ -528,7 +528,7 @@ cdef class Reactor:
     cdef int64_t _busy_ns, _deadline  # polling time; end of this turn
     cdef int _roomy  # connections that keep a large reply buffer
     cdef Py_ssize_t _unread  # unsent bytes of all connections
-    cdef Py_ssize_t _kept, _most_kept  # bytes of frames and bursts, of all connections
+    cdef Py_ssize_t _kept, _max_kept  # bytes of frames and bursts, of all connections
     cdef object _selector
 
     def __cinit__(self):
@@ -546,7 +546,7 @@ cdef class Reactor:
         self._monotonic = monotonic
         self._handlers = list(fast_path)
         self._busy_ns = busy_poll_us * 1000
-        self._most_kept = kept_bytes
+        self._max_kept = kept_bytes
         self._by_fd = []
         self._behind = []
         self._epoll = epoll_create1(EPOLL_CLOEXEC)
@@ -661,7 +661,7 @@ cdef class Reactor:
         return 0
 
     cdef bint _is_full(self) noexcept:
-        return self._kept > self._most_kept
+        return self._kept > self._max_kept
 
     cdef int _serve(self, Transport transport, uint32_t events) except -1:
         try:

@@ -5,10 +5,10 @@ from pyromq.speedups.fast_path cimport FastGuard, FastHandler, Passed
 from pyromq.speedups.records cimport Counter, LogTail, QueueTail
 
 cdef enum:
-    MOST_CODES = 16
+    MAX_CODES = 16
 
 cdef class TagCodes:
-    cdef int64_t _codes[MOST_CODES]
+    cdef int64_t _codes[MAX_CODES]
     cdef int count  # -1: every message is accepted
     cdef bint accept(self, int64_t code) noexcept nogil
 

@@ -3,7 +3,7 @@ from collections.abc import Callable, Collection
 from pyromq.speedups.fast_path import FastHandler
 from pyromq.speedups.records import LogTail
 
-MOST_TAGS: int
+MAX_TAGS: int
 
 class TagCodes:
     def __init__(self, codes: Collection[int] | None) -> None: ...

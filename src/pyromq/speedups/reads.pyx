@@ -19,9 +19,9 @@ from pyromq.speedups.kernels cimport get_u32, get_u64
 from pyromq.speedups.records cimport Counter, LogTail, QueueTail, is_own_record
 
 cdef enum:
-    MOST_PLANS = 10_000
+    MAX_PLANS = 10_000
 
-MOST_TAGS = MOST_CODES  # limit of tags of a subscription that a `TagCodes` can hold
+MAX_TAGS = MAX_CODES  # limit of tags of a subscription that a `TagCodes` can hold
 
 
 cdef class TagCodes:
@@ -30,8 +30,8 @@ cdef class TagCodes:
     def __init__(self, codes):
         self.count = -1
         if codes is not None:
-            if not 0 < len(codes) <= MOST_CODES:
-                raise ValueError(f"a plan holds 1 to {MOST_CODES} codes, not {len(codes)}")
+            if not 0 < len(codes) <= MAX_CODES:
+                raise ValueError(f"a plan holds 1 to {MAX_CODES} codes, not {len(codes)}")
             self.count = len(codes)
             for number, code in enumerate(codes):
                 self._codes[number] = code
@@ -69,7 +69,7 @@ cdef class Reads:
         self._warm = warm_bytes
 
     cdef int64_t end_of(self, QueueTail queue) except -1:
-        """Return the offset behind the last message that consumers may read."""
+        """Return the offset after the last message that consumers may read."""
         return queue.max_offset if self._log.readable_to >= self._log.end else _end_before(queue, self._log.readable_to)
 
     cdef bint scan(
@@ -81,7 +81,7 @@ cdef class Reads:
         """
         cdef LogTail log = self._log
         cdef const char* entries
-        cdef int64_t limit, most_bytes, max_count, scanned, taken, total, start, size, first
+        cdef int64_t limit, limit_bytes, max_count, scanned, taken, total, start, size, first
         cdef int64_t base, end, doubted, queue_end
         cdef const char* at
         cdef Py_buffer view
@@ -92,11 +92,11 @@ cdef class Reads:
         if doubted > 0 and codes.count >= 0:
             return False
         limit = min(max(self._scanned, count), queue_end - offset)
-        most_bytes, max_count = self._max_bytes, self._max_count
+        limit_bytes, max_count = self._max_bytes, self._max_count
         if max_bytes >= 0:
-            most_bytes = max_bytes
-            if most_bytes > self._max_bytes:  # a bulk read has its own limits
-                most_bytes, max_count = min(most_bytes, self._bulk_bytes), self._bulk_count
+            limit_bytes = max_bytes
+            if limit_bytes > self._max_bytes:  # a bulk read has its own limits
+                limit_bytes, max_count = min(limit_bytes, self._bulk_bytes), self._bulk_count
         count = min(count, max_count)
         self._content = None
         if queue.at != NULL and offset >= queue.base:
@@ -119,7 +119,7 @@ cdef class Reads:
         while scanned < limit:
             start = <int64_t> get_u64(entries + scanned * QUEUE_ENTRY_BYTES)
             size = <int32_t> get_u32(entries + scanned * QUEUE_ENTRY_BYTES + QUEUE_ENTRY_SIZE_AT)
-            if taken and (taken >= count or total + size > most_bytes):
+            if taken and (taken >= count or total + size > limit_bytes):
                 break
             scanned += 1
             if codes.count >= 0 and not codes.accept(
@@ -146,7 +146,7 @@ cdef class Reads:
         return True
 
     cdef char* copy(self, char* target) noexcept:
-        """Copy the selected records, `total` bytes. Return the address behind them."""
+        """Copy the selected records, `total` bytes. Return the address after them."""
         cdef int64_t run_start = -1, run_end = -1, number, start
         cdef const char* entry
         for number in range(self.scanned):
@@ -258,7 +258,7 @@ cdef class ReadHandler(FastHandler):
             del self._plans[key]
         plan = self._plan_for(self._reader.found(&self._header))
         if plan is not None:
-            if len(self._plans) >= MOST_PLANS:
+            if len(self._plans) >= MAX_PLANS:
                 self._plans.clear()
             self._plans[key] = plan
         return plan

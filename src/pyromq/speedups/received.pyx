@@ -1,8 +1,8 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
 """Writes popped records as messages of a ReceiveMessage call: gRPC's prefix and a `ReceiveMessageResponse` for each.
 
-`proxy.received_messages` does the same by protobuf, also for the records that this module leaves to Python. A message
-is written from its end to its begin, because the length of each part precedes the part.
+`proxy.received_messages` does the same with protobuf, also for the records that this module leaves to Python. A message
+is written from its end to its beginning, because the length of each part precedes the part.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
@@ -29,12 +29,12 @@ cdef enum:
     MD5 = 2
     IDENTITY = 1, GZIP = 2
     NORMAL = 1, FIFO = 2, DELAYED = 3
-    TEXT = 2  # protobuf's wire type of texts and parts; that of numbers is 0
+    TEXT = 2  # protobuf's wire type of strings and parts; that of numbers is 0
     PREFIX_BYTES = 5
-    MOST_FIELD = 32
-    MOST_DIGITS = 15  # of a delivery time
-    FIXED_BYTES = 1024  # more than a message takes without its record and the begin of the receipt handle
-    MOST_TIMES = 4  # limit of a message's bytes for each byte of a record: 4 bytes of a property become 12
+    MAX_FIELD = 32
+    MAX_DIGITS = 15  # of a delivery time
+    FIXED_BYTES = 1024  # limit of a message's bytes besides its record and the beginning of the receipt handle
+    MAX_TIMES = 4  # limit of a message's bytes for each byte of a record: 4 bytes of a property become 12
 
 cdef struct Text:
     const char* at
@@ -45,7 +45,7 @@ cdef class ReceivedWriter:
     """Writes the records of a response to a pop.
 
     `meanings` has the field of the system properties that shows a property: 0 for a hidden property, -1 if the record
-    is left to Python. `md5` returns a body's MD5 as text, `format_address` an address as text.
+    is left to Python. `md5` returns a body's MD5 as a string, `format_address` an address as a string.
     """
 
     cdef dict _meanings
@@ -65,9 +65,9 @@ cdef class ReceivedWriter:
 
     def write(self, bytes records not None, Py_ssize_t position, Py_ssize_t most, bytes topic not None,
               dict handles not None, int64_t invisible_ms):
-        """Return the messages of the records from `position` on, and the position behind the last one.
+        """Return the messages of the records from `position` on, and the position after the last one.
 
-        `handles` has the begin of the receipt handles of each queue, up to the offset. Ends when the messages have
+        `handles` has the beginning of the receipt handles of each queue, up to the offset. Ends when the messages have
         `most` bytes, and before a record that is left to Python.
         """
         cdef Record record
@@ -101,7 +101,7 @@ cdef class ReceivedWriter:
         ):
             return None
         self._find_hosts(record)
-        room = record.size * MOST_TIMES + PyBytes_GET_SIZE(handle) + FIXED_BYTES
+        room = record.size * MAX_TIMES + PyBytes_GET_SIZE(handle) + FIXED_BYTES
         begin = <char*> malloc(room)
         if begin == NULL:
             raise MemoryError
@@ -112,9 +112,9 @@ cdef class ReceivedWriter:
             free(begin)
 
     cdef char* _write(self, char* end, const Record* record, bytes handle, int64_t invisible_ms) except? NULL:
-        """Write a message up to `end`. Return its begin, or NULL if the record is left to Python."""
+        """Write a message that ends at `end`. Return its beginning, or NULL if the record is left to Python."""
         cdef bint is_compressed = (get_u32(record.at + RECORD_SYS_FLAG_AT) & COMPRESSED) != 0
-        cdef Text found[MOST_FIELD]
+        cdef Text found[MAX_FIELD]
         cdef int64_t due_ms
         cdef char* system_end
         cdef char* p
@@ -171,7 +171,7 @@ cdef class ReceivedWriter:
                     p = part(text(p, FIRST, begin, separator - begin), USER_PROPERTIES, pair_end)
                 else:
                     meaning = value
-                    if meaning < 0 or meaning >= MOST_FIELD:
+                    if meaning < 0 or meaning >= MAX_FIELD:
                         return NULL
                     if found[meaning].size == 0:
                         found[meaning].at = separator + 1
@@ -185,7 +185,7 @@ cdef class ReceivedWriter:
         return part(number(bytes_of(p, SECOND, checksum), FIRST, MD5), DIGEST, end)
 
     cdef int _find_hosts(self, const Record* record) except -1:
-        """Make the texts of a record's addresses."""
+        """Format a record's addresses."""
         if not is_same(self._born_address, record.born, record.born_size):
             self._born_address = record.born[: record.born_size]
             self._born_host = self._format_address(self._born_address).encode()
@@ -199,7 +199,7 @@ cdef inline bint is_same(bytes known, const char* at, Py_ssize_t size):
     return PyBytes_GET_SIZE(known) == size and memcmp(PyBytes_AS_STRING(known), at, size) == 0
 
 cdef inline char* varint(char* p, uint64_t value) noexcept nogil:
-    """Write a number up to `p`. Return its begin, as the functions that follow."""
+    """Write a number that ends at `p`. Return its beginning, like the next functions."""
     cdef uint64_t rest = value >> 7
     cdef char* begin = p - 1
     cdef char* at
@@ -251,10 +251,10 @@ cdef inline char* receipt_handle(char* p, const Record* record, bytes begin):
     return part(p, HANDLE, end)
 
 cdef inline int64_t number_of(const Text* digits) noexcept nogil:
-    """Return a number of at most 15 digits; -1 for another text."""
+    """Return a number of at most 15 digits; -1 for any other string."""
     cdef int64_t value = 0
     cdef Py_ssize_t at
-    if not 0 < digits.size <= MOST_DIGITS:
+    if not 0 < digits.size <= MAX_DIGITS:
         return -1
     for at in range(digits.size):
         if not 48 <= digits.at[at] <= 57:

@@ -36,8 +36,8 @@ cdef extern from "<unistd.h>" nogil:
 
 cdef enum:
     PIECE = 1 << 19  # bytes prepared or written per step: 0.1 ms
-    WORK_NS = 100_000  # processor time between two pauses; a mere yield would not let other threads run
-    PAUSE_NS = 500_000  # length of a pause: 16 MiB are prepared in 25 ms; full speed needs them each 20 ms, and hurries
+    WORK_NS = 100_000  # processor time between two pauses; yielding without a pause would not let other threads run
+    PAUSE_NS = 500_000  # length of a pause: 16 MiB are prepared in 25 ms; at full speed, in 20 ms without pauses
     MADV_POPULATE_WRITE = 23
 
 cdef char _ZEROS[PIECE]
@@ -154,7 +154,7 @@ cdef bint put_record(LogTail log, QueueTail queue, Record* record, int64_t now_m
         return False
     if offset >= queue.reserved or offset >= queue.end or offset < queue.base or queue.at == NULL:
         return False
-    if properties_size > MOST_TEXT or record.topic_size > MOST_TOPIC or record.sys_flag & UNQUEUED:
+    if properties_size > MAX_TEXT or record.topic_size > MAX_TOPIC or record.sys_flag & UNQUEUED:
         return False
     if now_ms < log.last_store_ms:
         now_ms = log.last_store_ms
@@ -215,7 +215,7 @@ cdef bint tags_code_of(const char* text, const char* tags, const char* end, int6
 
 
 def crc32(const unsigned char[::1] data not None):
-    """Return the checksum that `zlib.crc32` returns."""
+    """Return the same checksum as `zlib.crc32`."""
     return crc32_of(<const char*> &data[0], data.shape[0]) if data.shape[0] else 0
 
 
@@ -308,7 +308,7 @@ cdef inline int64_t _piece_end(int64_t position, int64_t end) noexcept nogil:
 
 
 cdef int64_t _paused(int64_t begun) noexcept nogil:
-    """Sleep for `PAUSE_NS` if the thread has worked `WORK_NS` since `begun`. Return the begin of the next period."""
+    """Sleep for `PAUSE_NS` if the thread has worked `WORK_NS` since `begun`. Return the beginning of the next period."""
     cdef timespec pause
     if _worked_ns() - begun < WORK_NS:
         return begun

@@ -28,9 +28,9 @@ cdef extern from "Python.h":
     PyTypeObject* Py_TYPE(object value)
 
 cdef enum:
-    MOST_HOLES = 16
-    MOST_FIELDS = 16
-    MOST_NAMES = 16  # limit of names of reply fields that are cached as `str`
+    MAX_HOLES = 16
+    MAX_FIELDS = 16
+    MAX_NAMES = 16  # limit of names of reply fields that are cached as `str`
     WRITTEN_EACH = 32  # requests per write: the broker can work meanwhile; 10 % faster with 64 in flight
     PLAIN_PROPERTIES = 4096  # limit of properties written here (bytes): far below the broker's limit
 
@@ -45,7 +45,7 @@ cdef class RequestWriter:
     cdef list _texts
     cdef Py_ssize_t _count
     cdef Py_ssize_t _size  # bytes of the header outside the holes
-    cdef bint _is_text[MOST_HOLES]
+    cdef bint _is_text[MAX_HOLES]
     cdef bint _is_plain
 
     def __init__(self, bytes line):
@@ -60,7 +60,7 @@ cdef class RequestWriter:
                 break
             if rest[:1] == b"%":
                 text += b"%"
-            elif rest[:1] in (b"d", b"b") and len(self._texts) < MOST_HOLES:
+            elif rest[:1] in (b"d", b"b") and len(self._texts) < MAX_HOLES:
                 self._is_text[len(self._texts)] = rest[:1] == b"b"
                 self._texts.append(text)
                 text = b""
@@ -72,9 +72,9 @@ cdef class RequestWriter:
         self._size = sum(map(len, self._texts))
 
     def frame(self, tuple values, int flag, int opaque, bytes body):
-        """Return the request frame; None if template or values are unusual: then Python's `%` must write the frame."""
-        cdef int64_t numbers[MOST_HOLES]
-        cdef PyObject* texts[MOST_HOLES]
+        """Return the request frame; None if Python's `%` must write the frame, as template or values are unusual."""
+        cdef int64_t numbers[MAX_HOLES]
+        cdef PyObject* texts[MAX_HOLES]
         cdef Py_ssize_t number
         cdef object value
         if not self._is_plain or PyTuple_GET_SIZE(values) != self._count - 2:
@@ -95,9 +95,9 @@ cdef class RequestWriter:
 
     cdef bytes fill(self, const int64_t* numbers, PyObject** texts, bytes body):
         """Return the request frame. The value of hole n is `numbers[n]`, or `texts[n]` for a `%b`."""
-        cdef char digits[MOST_HOLES * 20]
-        cdef const char* at[MOST_HOLES]
-        cdef Py_ssize_t sizes[MOST_HOLES]
+        cdef char digits[MAX_HOLES * 20]
+        cdef const char* at[MAX_HOLES]
+        cdef Py_ssize_t sizes[MAX_HOLES]
         cdef char* p = digits
         cdef Py_ssize_t number, size = self._size, body_size = PyBytes_GET_SIZE(body)
         for number in range(self._count):
@@ -135,8 +135,8 @@ cdef struct Answer:
     const char* body
     Py_ssize_t body_size
     int count
-    Field names[MOST_FIELDS]
-    Field values[MOST_FIELDS]
+    Field names[MAX_FIELDS]
+    Field values[MAX_FIELDS]
 
 
 cdef class AnswerReader:
@@ -154,7 +154,7 @@ cdef class AnswerReader:
         self._raw_names = []
 
     def deliver(self, bytes data, dict waiting, complete):
-        """Complete the calls whose replies are at the begin of `data`, in order.
+        """Complete the calls whose replies are at the beginning of `data`, in order.
 
         Return the position of the first bytes that the plain path must read. A call of `waiting` (by opaque) that is a
         `FastSend` is completed here if its message is stored. For other replies `complete(response)` is called.
@@ -199,7 +199,7 @@ cdef class AnswerReader:
         )
 
     cdef object _name(self, const Field* name):
-        """Return the name of a field as `str`; the first `MOST_NAMES` names are cached."""
+        """Return the name of a field as `str`; the first `MAX_NAMES` names are cached."""
         cdef Py_ssize_t number, count = len(self._names)
         cdef bytes raw
         for number in range(count):
@@ -207,7 +207,7 @@ cdef class AnswerReader:
             if PyBytes_GET_SIZE(raw) == name.size and memcmp(PyBytes_AS_STRING(raw), name.at, name.size) == 0:
                 return self._names[number]
         text = PyUnicode_DecodeUTF8(name.at, name.size, NULL)
-        if count < MOST_NAMES:
+        if count < MAX_NAMES:
             self._names.append(text)
             self._raw_names.append(name.at[: name.size])
         return text
@@ -292,7 +292,7 @@ cdef const char* _read_fields(const char* p, const char* end, Answer* answer) no
     p = json_blank_end(p + 1, end)
     if p < end and p[0] == c"}":
         return p + 1
-    while answer.count < MOST_FIELDS:
+    while answer.count < MAX_FIELDS:
         p = _member(p, end, &answer.names[answer.count])
         if p == NULL or p[0] != c'"':
             return NULL
@@ -464,7 +464,7 @@ cdef inline char* _add_literal(char* p, const char* end, const char* text) noexc
 
 
 cdef char* _add(char* p, const char* end, object text) noexcept:
-    """Write a text escaped for JSON. Return NULL if it may not fit, or if the plain path must write it."""
+    """Write a string escaped for JSON. Return NULL if it may not fit, or if the plain path must write it."""
     cdef Py_ssize_t size
     cdef const char* q
     cdef const char* plain
@@ -553,7 +553,7 @@ cdef class Lane:
 cdef class FastOutbox:
     """Sends plain messages as the `Outbox` does, if route, connection and writer of the queue are known.
 
-    All other messages, and all replies that do not say "stored", are left to the `Outbox`, which decides.
+    The `Outbox` handles all other messages, and all replies other than success.
     """
 
     cdef object _outbox

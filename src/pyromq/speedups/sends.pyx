@@ -58,11 +58,11 @@ cdef class Sends(FastHandler):
     cdef object _seen
     cdef SendPlan _last
     cdef int64_t _now
-    cdef Py_ssize_t _most_bytes
+    cdef Py_ssize_t _max_bytes
     cdef bytes _store_address
     cdef object _store
     cdef object _writer_for
-    cdef char _text[MOST_TEXT + 1]
+    cdef char _text[MAX_TEXT + 1]
     cdef Header _header
     cdef Passed _passed
     cdef FastGuard _guard  # None if permissions are off
@@ -90,7 +90,7 @@ cdef class Sends(FastHandler):
         self._timed = timed
         self._pair = cluster_pair.encode()
         self._joined_pair = b"\x02" + self._pair
-        self._most_bytes = max_message_bytes
+        self._max_bytes = max_message_bytes
         self._unconfirmed = unconfirmed
         self._guard = guard
         self._plans = {}
@@ -128,7 +128,7 @@ cdef class Sends(FastHandler):
         cdef int64_t queue_id
         if self._unconfirmed.room <= 0:
             return False
-        if frame.body_size == 0 or frame.body_size > self._most_bytes or not self._reader.read(frame, header):
+        if frame.body_size == 0 or frame.body_size > self._max_bytes or not self._reader.read(frame, header):
             return False
         if header.fields[SEND_TOPIC].is_escaped or (header.fields[SEND_BATCH].at != NULL and header.fields[SEND_BATCH].number):
             return False
@@ -140,7 +140,7 @@ cdef class Sends(FastHandler):
         queue_id = header.fields[SEND_QUEUE_ID].number
         if not 0 <= queue_id < plan.queue_count:
             return False
-        prefetch(&plan.counter.times)  # changed last; of many topics no line is in the caches
+        prefetch(&plan.counter.times)  # changed last; with many topics, the counter is in no processor cache
         queue = plan.tails[queue_id]
         if queue is not None and queue.at != NULL:
             prefetch(queue.at + (queue.max_offset - queue.base) * QUEUE_ENTRY_BYTES)
@@ -166,7 +166,7 @@ cdef class Sends(FastHandler):
         return True
 
     cdef bint _file(self, SendPlan plan, Record* record, const Header* header, Channel channel, Output output) except -1:
-        """Store a scheduled message and write the reply. Return False, with nothing stored, if the plain path must."""
+        """Store a scheduled message and write the reply. Return False, with nothing stored, if this is impossible."""
         cdef TimedSends timed = self._timed
         if not timed.put(self._log, record, self._wish, plan.topic, self._now):
             return False
@@ -259,7 +259,7 @@ cdef class Sends(FastHandler):
         record.properties = self._text
         record.properties_size = 0
         if header.fields[SEND_PROPERTIES].at != NULL:
-            if header.fields[SEND_PROPERTIES].size > MOST_TEXT:
+            if header.fields[SEND_PROPERTIES].size > MAX_TEXT:
                 return False
             if passed != NULL and passed.copy != NULL and passed.copied == SEND_PROPERTIES:
                 record.properties = passed.copy

@@ -21,8 +21,8 @@ cdef extern from "Python.h":
     const char* PyUnicode_AsUTF8AndSize(object text, Py_ssize_t* size) except NULL
 
 cdef enum:
-    MOST_DIGITS = 15
-    MOST_NAMES = 512  # limit of bytes of topic, broker, cluster and key together: they fit into the buffers
+    MAX_DIGITS = 15
+    MAX_NAMES = 512  # limit of bytes of topic, broker, cluster and key together: they fit into the buffers
 
 
 crc16_setup()
@@ -75,7 +75,7 @@ cdef class TimerIntake:
     def add(self, int64_t queue_offset, int64_t log_offset, int64_t size, tuple scheduled):
         due_ms, key_hash, topic = scheduled
         if self.count == ROOM:
-            raise IndexError(f"{ROOM} messages wait to be filed already")
+            raise IndexError(f"{ROOM} messages already wait to be filed")
         self.put(queue_offset, log_offset, size, due_ms, key_hash, topic)
         return self.count < ROOM
 
@@ -185,7 +185,7 @@ cdef class TimedSends:
         if record.sys_flag & ROLLBACK or (self._queue is None and not self._is_there()):
             return False
         key = _unique_key(record, &key_size)
-        if key == NULL or key_size + record.topic_size + record.more_size + self._broker_name_size > MOST_NAMES:
+        if key == NULL or key_size + record.topic_size + record.more_size + self._broker_name_size > MAX_NAMES:
             return False
         if intake.count == ROOM:
             self.has_stirred = True
@@ -264,7 +264,7 @@ cdef int64_t _due_ms(const Record* record, const char* wish, int64_t now_ms) noe
     cdef const char* p = wish + 1
     cdef int64_t value = 0
     while p < end and c'0' <= p[0] <= c'9':
-        if p - wish > MOST_DIGITS:
+        if p - wish > MAX_DIGITS:
             return -1
         value = value * 10 + (p[0] - c'0')
         p += 1

@@ -18,7 +18,7 @@ from pyromq.errors import StoreCorrupt, StoreLocked, StoreNotWritable, StoreTooN
 from pyromq.logs import logger_of
 from pyromq.platforms import platform
 from pyromq.store.checked_file import read_checked, replace_checked
-from pyromq.store.disk import LOCAL_DISK, Disk, make_lasting_folder, read_file, remove_file, write_file
+from pyromq.store.disk import LOCAL_DISK, Disk, make_durable_folder, read_file, remove_file, write_file
 
 logger = logger_of(__name__)
 
@@ -80,7 +80,7 @@ class Directory:
             return
         check_platform()
         try:
-            make_lasting_folder(self._disk, self.root)
+            make_durable_folder(self._disk, self.root)
             descriptor = self._disk.open(self.lock_file, create=True)
         except OSError as error:
             raise StoreNotWritable(

@@ -1,8 +1,8 @@
 """The store's interface to file systems, and its implementation for the local machine. Does not know file formats.
 
 All file operations of the store go through a `Disk`. So tests can use a disk that fails, loses unflushed data and stops
-at any operation (`pyromq.testing`). Only bytes of mapped files are accessed directly. What differs between operating
-systems is in `pyromq.platforms`.
+at any operation (`pyromq.testing`). Only bytes of mapped files are accessed directly. `pyromq.platforms` has the code
+that differs between operating systems.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class Disk(Protocol):
         """Fill the file from `position` to `end` with zeros."""
 
     def hole_behind(self, descriptor: int, position: int) -> int:
-        """Return the begin of the first hole (unallocated range) from `position` on; without one, the file's end."""
+        """Return where the first hole (unallocated range) from `position` on begins; without one, the file's end."""
 
     def sync(self, descriptor: int) -> None:
         """Flush a file's bytes and size to disk; blocks."""
@@ -248,7 +248,7 @@ class LocalDisk:
 LOCAL_DISK = LocalDisk()
 
 
-def complaint(error: OSError, then: str) -> str:
+def disk_advice(error: OSError, then: str) -> str:
     """Return the text of a disk error with advice. `then` says what works again once the disk has space.
 
     After an error other than a full disk, a flush may have failed or mappings are read-only, so the advice is a
@@ -302,12 +302,12 @@ def write_file(disk: Disk, path: Path, content: bytes) -> None:
 
 
 def remove_file(disk: Disk, path: Path) -> None:
-    """Delete a file. A missing file is no error."""
+    """Delete a file. A missing file is not an error."""
     with contextlib.suppress(FileNotFoundError):
         disk.remove(path)
 
 
-def make_lasting_folder(disk: Disk, folder: Path) -> None:
+def make_durable_folder(disk: Disk, folder: Path) -> None:
     """Create a folder and flush its name to disk. An existing folder's name is flushed too."""
     made = [each for each in (folder, *folder.parents) if not disk.is_folder(each)]
     disk.make_folder(folder)

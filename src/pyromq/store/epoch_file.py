@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from pyromq.errors import StoreCorrupt, StoreNotWritable, UsageError
 from pyromq.store.checked_file import read_checked, replace_checked
-from pyromq.store.disk import LOCAL_DISK, Disk, complaint
+from pyromq.store.disk import LOCAL_DISK, Disk, disk_advice
 
 _PROMISED = "promised"
 
@@ -121,7 +121,7 @@ class EpochFile:
         try:
             replace_checked(self._disk, self._path, "".join(text + "\n" for text in texts).encode())
         except OSError as error:
-            advice = complaint(error, "the replica goes on")
+            advice = disk_advice(error, "the replica continues")
             raise StoreNotWritable(f"cannot write {self._path}: {advice}") from error
         self.promised, self.lines = promised, lines
 

@@ -21,7 +21,7 @@ from pyromq.store.directory import Directory
 from pyromq.store.disk import LOCAL_DISK, Disk
 from pyromq.store.index.key_index import KeyIndex
 from pyromq.store.log.commit_log import CommitLog
-from pyromq.store.log.preallocation import KEPT_BEHIND
+from pyromq.store.log.preallocation import MAPPED_BEFORE_END
 from pyromq.store.log.segmented_log import Segment, SegmentedLog, sync_all, sync_folders
 from pyromq.store.queue.consume_queue import ENTRY_BYTES, ConsumeQueue
 from pyromq.store.queue.queue_table import QueueTable
@@ -29,11 +29,11 @@ from pyromq.store.store_config import FlushMode, StoreConfig
 
 logger = logger_of(__name__)
 
-LOOK_SECONDS = 0.5  # longest time between checks for lost files: a loss stops appends within a second
-FORGET_SECONDS = 2.0  # time between two rounds that unmap pages far from the log's end
+CHECK_SECONDS = 0.5  # longest time between checks for lost files: a loss stops appends within a second
+UNMAP_SECONDS = 2.0  # time between two rounds that unmap pages far from the log's end
 
-MUCH_BYTES = 2 << 20  # unflushed bytes of the log from which `_write_out` writes before a flush
-MOST_ROUNDS = 3  # rounds of `_write_out` before a flush: a disk may be slower than the producers
+WRITE_OUT_BYTES = 2 << 20  # unflushed bytes of the log from which `_write_out` writes before a flush
+MAX_ROUNDS = 3  # rounds of `_write_out` before a flush: a disk may be slower than the producers
 
 _PAGE = 4096
 
@@ -83,7 +83,7 @@ class Flusher:
         self._deletions: list[Future[None]] = []
         self._dropped_at = 0.0
         self.missing: tuple[Path, ...] = ()  # older files and tables deleted while the store is open
-        self._looked_at = 0.0
+        self._checked_at = 0.0
         self._log_flushed_at = self._queues_flushed_at = self._queues_synced_at = 0.0
 
     def start(self, flushed_to: int) -> None:
@@ -178,9 +178,9 @@ class Flusher:
         Ends if a request waits for a flush.
         """
         start = self.flushed_to
-        for _ in range(MOST_ROUNDS):
+        for _ in range(MAX_ROUNDS):
             end = self._log.end
-            if self._waiters or self._stopping or end - start < MUCH_BYTES:
+            if self._waiters or self._stopping or end - start < WRITE_OUT_BYTES:
                 break
             for segment in self._log.files.between(start, end):
                 segment.write_out(start, end)
@@ -256,7 +256,7 @@ class Flusher:
 
     def _run(self) -> None:
         while not self._stopping:
-            self._wake.wait(min(self._config.flush_interval_ms / 1000, LOOK_SECONDS))
+            self._wake.wait(min(self._config.flush_interval_ms / 1000, CHECK_SECONDS))
             self._wake.clear()
             if not self.turn():
                 return
@@ -310,9 +310,9 @@ class Flusher:
     def _look_for_missing(self) -> None:
         """Log each older file or table that was deleted. Sends continue, as the deletion endangers no new message."""
         now = self._clock.monotonic()
-        if now - self._looked_at < LOOK_SECONDS:
+        if now - self._checked_at < CHECK_SECONDS:
             return
-        self._looked_at = now
+        self._checked_at = now
         missing = tuple(self._presence.missing())
         if new := [path for path in missing if path not in self.missing]:
             logger.error(
@@ -325,9 +325,9 @@ class Flusher:
     def _drop_pages(self) -> None:
         """Unmap log pages far from the log's end. The key index reads the whole log and so maps such pages."""
         now = self._clock.monotonic()
-        if now - self._dropped_at >= FORGET_SECONDS:
+        if now - self._dropped_at >= UNMAP_SECONDS:
             self._dropped_at = now
-            self._log.files.drop_pages_before(self._log.end - KEPT_BEHIND)
+            self._log.files.drop_pages_before(self._log.end - MAPPED_BEFORE_END)
 
     def _flush_log_if_due(self) -> None:
         if self._waiters or self._log_is_due():

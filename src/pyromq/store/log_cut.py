@@ -25,7 +25,7 @@ from pyromq.logs import logger_of
 from pyromq.message import StoredMessage
 from pyromq.store.checked_file import read_checked, replace_checked
 from pyromq.store.checkpoint import Checkpoint
-from pyromq.store.disk import Disk, make_lasting_folder, opened, remove_file
+from pyromq.store.disk import Disk, make_durable_folder, opened, remove_file
 from pyromq.store.epoch_file import EpochFile
 from pyromq.store.log.log_walk import Damage, LogWalk
 from pyromq.store.log.segmented_log import Segment, SegmentedLog, sync_folders
@@ -147,7 +147,7 @@ class LogCutter:
         epochs.load()
         epochs.cut(cut.end)
         checkpoint = self._checkpoint
-        # A record that is appended later may have an earlier store time than the cut records. It is not flushed yet.
+        # A record appended after the cut may have an earlier store time than the cut records, and is not flushed yet.
         checkpoint.log_ms = min(checkpoint.log_ms, cut.store_ms)
         checkpoint.queues_ms = min(checkpoint.queues_ms, cut.store_ms)
         checkpoint.index_ms = min(checkpoint.index_ms, cut.store_ms)
@@ -208,7 +208,7 @@ class LogCutter:
     def _keep(self, cut: CutRange) -> None:
         """Move the cut bytes into the folder `cut`, the last file of the log first."""
         folder = self._root / FOLDER
-        make_lasting_folder(self._disk, folder)
+        make_durable_folder(self._disk, folder)
         sync_folders([self._log.folder], self._disk)  # as for the queues
         for segment in reversed(self._log.segments):
             start, end = max(segment.base, cut.end), min(segment.base + segment.size, cut.log_end)

@@ -17,7 +17,7 @@ from pyromq.message import StoredMessage
 from pyromq.names import SCHEDULE_TOPIC
 from pyromq.record import BLANK_MAGIC, BLANK_SIZE, FIXED_SIZE, MAGIC, Buffer, decode, unpack_size_and_magic
 from pyromq.store.batch_appends import BatchListener
-from pyromq.store.disk import complaint
+from pyromq.store.disk import disk_advice
 from pyromq.store.log.commit_log import CommitLog
 from pyromq.store.queue.consume_queue import FILLER_SIZE, ConsumeQueue
 from pyromq.store.queue.queue_table import QueueTable, is_folder_name
@@ -30,7 +30,7 @@ logger = logger_of(__name__)
 
 # Limit of queue offsets that may be missing before a record. After a power loss a master does not use the queue offsets
 # of lost messages again, so the log has gaps in them.
-_MOST_LOST = 1 << 20
+_MAX_LOST = 1 << 20
 
 
 class LogIntake:
@@ -61,7 +61,7 @@ class LogIntake:
         except OSError as error:
             self._log.drop_incomplete()
             raise StoreNotWritable(
-                f"cannot write the queues in {self._queues.folder}: {complaint(error, 'records are taken in again')}"
+                f"cannot write the queues in {self._queues.folder}: {disk_advice(error, 'the slave continues')}"
             ) from error
         except (StoreCorrupt, StoreNotWritable):
             self._log.drop_incomplete()
@@ -131,7 +131,7 @@ class LogIntake:
         if offset < expected and self._is_obsolete(queue, message):
             logger.warning("queue %s %d begins again at %d", message.topic, message.queue_id, offset)
             self._queues.begin_again(queue, offset)
-        elif expected < offset <= expected + self._most_lost(queue, message):
+        elif expected < offset <= expected + self._max_lost(queue, message):
             begins = not expected and self._log.min_offset > 0  # the log begins after the queue's earlier messages
             if not begins:
                 lost = offset - expected
@@ -155,10 +155,10 @@ class LogIntake:
         is_later = entry is None or entry.size == FILLER_SIZE or entry.log_offset >= message.log_offset
         return message.queue_offset == 0 or is_later
 
-    def _most_lost(self, queue: ConsumeQueue, message: StoredMessage) -> int:
+    def _max_lost(self, queue: ConsumeQueue, message: StoredMessage) -> int:
         if not queue.max_offset and self._log.min_offset > 0:
             return message.queue_offset
-        return _MOST_LOST + (message.log_offset - queue.covered_to) // FIXED_SIZE
+        return _MAX_LOST + (message.log_offset - queue.covered_to) // FIXED_SIZE
 
 
 def _arrivals(queue: ConsumeQueue, first: int, end: int) -> Iterator[tuple[int, int]]:

@@ -19,7 +19,7 @@ from pyromq.errors import StoreCorrupt, StoreNotWritable, UsageError
 from pyromq.logs import logger_of
 from pyromq.message import StoredMessage
 from pyromq.record import IPV4_BYTES, decode_labels, mark_addresses
-from pyromq.slow_work import SlowWork, breathe
+from pyromq.slow_work import SlowWork, yield_slice
 from pyromq.store.batch_appends import BatchAppends, BatchListener
 from pyromq.store.checkpoint import Checkpoint
 from pyromq.store.directory import Directory
@@ -153,7 +153,7 @@ class MessageStore:
             directory.lock()
             self._checkpoint.load()
             self._cut(cut)
-            power_cut = self.lost_unflushed
+            lost = self.lost_unflushed
             recovery = Recovery(
                 *(self._log, self._queues, self._dispatcher),
                 verifier=self._verifier,
@@ -161,9 +161,9 @@ class MessageStore:
                 clock=self._clock,
                 log_began=self._checkpoint.log_begin,
             )
-            flushed_to = recovery.run(crashed=directory.crashed, safe_ms=self._checkpoint.safe_ms, power_cut=power_cut)
+            flushed_to = recovery.run(crashed=directory.crashed, safe_ms=self._checkpoint.safe_ms, power_loss=lost)
             if self.config.index_enabled:
-                self._index.load(self._log, flushed_ms=self._checkpoint.index_ms, power_cut=power_cut)
+                self._index.load(self._log, flushed_ms=self._checkpoint.index_ms, power_loss=lost)
                 self._checkpoint.index_ms = min(self._checkpoint.index_ms, self._index.full_ms)
                 self._checkpoint.save()
             directory.mark_open()
@@ -196,7 +196,7 @@ class MessageStore:
             self._finish_cut = cutter.finish
 
     def finish_cut(self) -> None:
-        """Note durably that everything which depends on the log agrees with the cut log, and accept appends.
+        """Record durably that all tables agree with the cut log, and accept appends.
 
         Until then every start cuts the log again. Raises `StoreNotWritable`.
         """
@@ -210,7 +210,7 @@ class MessageStore:
         self._log.accept(_CUTTING)
 
     def kept_messages(self) -> Iterator[StoredMessage]:
-        """Yield the messages that the cut under way has cut, in order of the log."""
+        """Yield the messages that the unfinished cut has removed, in order of the log."""
         if self.cutting is not None:
             yield from cut_messages(self.config.root, self.cutting, self.disk)
 
@@ -468,7 +468,7 @@ class MessageStore:
         return [entry for entry in found if entry is not None]
 
     def first_behind(self, topic: str, queue_id: int, log_offset: int) -> int:
-        """Return the queue offset of a queue's first message at `log_offset` or behind; the maximum without one."""
+        """Return the queue offset of a queue's first message at `log_offset` or later; the maximum without one."""
         queue = self._queues.find(topic, queue_id)
         return 0 if queue is None else queue.first(lambda entry: entry.log_offset >= log_offset)
 
@@ -546,7 +546,7 @@ class MessageStore:
     async def _has_key(self, topic: str, key: str, log_offset: int) -> bool:
         """Return True if a record has this topic and key. Other keys may have the same hash in the index."""
         await self.residency.load_record(log_offset)
-        await breathe()  # lets the event loop run: a record may have thousands of keys
+        await yield_slice()  # lets the event loop run: a record may have thousands of keys
         record = self.confirmed_record_at(log_offset)
         try:
             return record is not None and is_found_by(decode_labels(record, 0), topic, key)

@@ -105,7 +105,7 @@ class QueueDispatcher:
         """Append the queue entry of a record found in the log, unless the queue has this entry or later ones.
 
         Return False if the queue lacks entries that may be found earlier in the log. With `complete` the walk began at
-        the log's begin: missing entries are lost, and the queue continues after the gap.
+        the log's beginning: missing entries are lost, and the queue continues after the gap.
         """
         if message.sys_flag & UNQUEUED:
             return True
@@ -145,11 +145,11 @@ class QueueDispatcher:
             is_right = following == offset + 1
         if not is_right and offset == expected - 1 and expected == self._before[queue][1]:
             return True  # the stored entry may be damaged: a later read compares entry and record
-        most_lost = (message.log_offset - queue.covered_to) // FIXED_SIZE
+        max_lost = (message.log_offset - queue.covered_to) // FIXED_SIZE
         where = f"queue {message.topic} {message.queue_id}"
         if is_right and offset < expected:
             queue.cut_at(offset)
-        elif is_right and offset - expected <= most_lost:
+        elif is_right and offset - expected <= max_lost:
             if expected and not complete:
                 return False
             have_expired = expected == 0 and self._start > 0  # or messages of a deleted topic

@@ -5,8 +5,8 @@ compared with their checksums, and their queue entries are written again. If a q
 read, and the queue is written again.
 
 Source: RocketMQ 4.9.8, CommitLog.recoverAbnormally, which truncates the log at the same place. Different from RocketMQ:
-the walk starts at a record that a queue leads to, not at a segment's begin, and truncated space is filled with zeros,
-so that no old record can reappear.
+the walk starts at a record that a queue leads to, not at a segment's beginning, and truncated space is filled with
+zeros, so that no old record can reappear.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ logger = logger_of(__name__)
 
 _FIRST_SECONDS = 2.0  # a walk shorter than this logs no progress
 _EVERY_SECONDS = 5.0  # time between two log lines of progress
-_LOOK_RECORDS = 8_192  # records walked between two readings of the clock
+_CHECK_RECORDS = 8_192  # records walked between two readings of the clock
 
 _VERIFIED_BYTES = 1 << 20  # bytes at the log's end that a start after a clean stop verifies
 _CLOCK_TOLERANCE_MS = 1_000  # a last message stored this far in the future causes a warning
@@ -85,10 +85,10 @@ class Recovery:
         self._log_began = log_began
         self._may_be_torn = may_be_torn
 
-    def run(self, *, crashed: bool, safe_ms: int, power_cut: bool = False) -> int:
+    def run(self, *, crashed: bool, safe_ms: int, power_loss: bool = False) -> int:
         """Recover log and queues. Return the log offset up to which all records are known to be on disk.
 
-        `power_cut`: the machine went down, so the last writes may be missing. Raises `StoreCorrupt` with the file if
+        `power_loss`: the machine went down, so the last writes may be missing. Raises `StoreCorrupt` with the file if
         starting would delete intact records.
         """
         self._log.load()
@@ -101,7 +101,7 @@ class Recovery:
             return self._begin_empty(known)
         start = self._start_after_crash(safe_ms) if crashed else self._start_after_stop(known.log_end)
         if self._log.min_offset == 0:
-            self._queues.drop_headless()
+            self._queues.drop_without_first_file()
         complete = self._queues.is_incomplete
         entered_to = settled_to = 0 if crashed or complete else known.log_end
         entered_to = max(entered_to, saved_ends.log_end)
@@ -113,7 +113,7 @@ class Recovery:
             start, settled_to, complete = self._log.min_offset, 0, True
             for queue in self._queues:
                 queue.cut_at(ends.get(queue, 0))  # an empty queue may have begun after older messages
-        self._check_cut(walked, known, trusted_ms=safe_ms if power_cut else None)
+        self._check_cut(walked, known, trusted_ms=safe_ms if power_loss else None)
         self._finish(walked, saved_ends, crashed=crashed)
         if not crashed:
             return walked.end
@@ -205,9 +205,9 @@ class Recovery:
     def _check_cut(self, walked: Walked, known: KnownEnd, *, trusted_ms: int | None) -> None:
         """Raise `StoreCorrupt` if the log must not be truncated at the walk's end.
 
-        That is so if later records are intact, or if queues lead to later records. Incomplete records of a crash may be
-        truncated. After a power loss `trusted_ms` is the store time up to which records were on disk: later records may
-        be damaged. With None, everything written exists.
+        Truncation is not allowed if later records are intact, or if queues lead to later records. Incomplete records of
+        a crash may be truncated. After a power loss `trusted_ms` is the store time up to which records were on disk:
+        later records may be damaged. With None, everything written exists.
         """
         files, end, following = self._log.files, walked.end, walked.following
         if trusted_ms is None and end < known.log_end:
@@ -249,7 +249,7 @@ class Recovery:
     def _start_after_stop(self, queues_end: int) -> int:
         """Return the log offset where the walk after a clean stop begins, about `_VERIFIED_BYTES` before the log's end.
 
-        Without queues return the log's begin.
+        Without queues return the log's beginning.
         """
         begin = self._log.min_offset
         if not queues_end:
@@ -264,8 +264,8 @@ class Recovery:
     def _start_after_crash(self, safe_ms: int) -> int:
         """Return the log offset where the walk after a crash begins. Shorten the queues to entries before that offset.
 
-        The walk begins at the last intact record that the checkpoint covers and that a queue or a segment's begin leads
-        to.
+        The walk begins at the last intact record that the checkpoint covers and that a queue or a segment's beginning
+        leads to.
         """
         begin = self._log.min_offset
         if not self._queues.by_topic:
@@ -333,7 +333,7 @@ class RecoveryProgress:
     def count(self, log_offset: int) -> None:
         """Count a record. Log the progress if the last line is at least `_EVERY_SECONDS` old."""
         self._records += 1
-        if self._records % _LOOK_RECORDS == 0 and (now := self._clock.monotonic()) >= self._next:
+        if self._records % _CHECK_RECORDS == 0 and (now := self._clock.monotonic()) >= self._next:
             self._next = now + _EVERY_SECONDS
             self._log_progress(log_offset, now - self._began)
 

@@ -38,9 +38,9 @@ logger = logger_of(__name__)
 
 
 FILES_A_ROUND = 10  # limit of files deleted in a round. Source: MappedFileQueue.deleteExpiredFileByTime
-ROUNDS_BY_HAND = 20  # rounds that `expire_now` starts. Source: CleanCommitLogService.MANUAL_DELETE_FILE_MAX_TIMES
+MANUAL_ROUNDS = 20  # rounds that `expire_now` starts. Source: CleanCommitLogService.MANUAL_DELETE_FILE_MAX_TIMES
 MEASURE_SECONDS = 1.0  # time between two measurements of the disk use
-_QUEUES_A_LOOK = 8  # queues trimmed between two readings of the clock
+_QUEUES_PER_CHECK = 8  # queues trimmed between two readings of the clock
 _HOUR_MS = 3_600_000
 
 
@@ -112,7 +112,7 @@ class Retention:
         With `age_ms`, files older than `age_ms` are deleted, instead of files older than `reserved_hours`.
         """
         self._age_by_hand_ms = age_ms
-        self._rounds_by_hand = ROUNDS_BY_HAND
+        self._rounds_by_hand = MANUAL_ROUNDS
         return self._drop(self._expired())
 
     def close(self) -> None:
@@ -155,13 +155,13 @@ class Retention:
         return min((need() for need in self.needs), default=self._log.end)
 
     def _advice(self) -> str:
-        """Return a text that tells the operator how to free disk space."""
+        """Return advice for the operator on how to free disk space."""
         files = self._log.files.segments[:-1]
         keep_from = self.keep_from()
         waiting = sum(segment.base + segment.size > keep_from for segment in files)
         free = len(files) - waiting
         if self._is_forced and free:
-            return f"the oldest of {free} log files are being deleted; messages are accepted once that suffices"
+            return f"the oldest of {free} log files are being deleted; messages are accepted once enough space is free"
         if free:
             return (
                 f"{counted(free, 'log file is', 'log files are')} younger than fileReservedTime"
@@ -248,7 +248,7 @@ class Retention:
         log_begin = self._log.min_offset
         for count, queue in enumerate(self._to_trim, 1):
             self._removal.add(queue.drop_before(log_begin))
-            if count % _QUEUES_A_LOOK == 0 and deadline is not None and self._clock.monotonic() >= deadline:
+            if count % _QUEUES_PER_CHECK == 0 and deadline is not None and self._clock.monotonic() >= deadline:
                 return False
         self._to_trim = None
         self.trims += 1
@@ -301,7 +301,7 @@ class Removal:
         self._files: deque[Segment] = deque()  # the store's thread adds, the deleting thread removes
         self._thread: Worker | None = None
         self._turn: Future[None] | None = None
-        self._complaint = ""
+        self._warning = ""
 
     def add(self, files: Iterable[Segment]) -> None:
         self._files.extend(files)
@@ -329,9 +329,9 @@ class Removal:
                 self._before()
                 file.delete()  # durable: a power loss must not restore a file without the next file
             except OSError as error:
-                complaint = f"{file.path} is expired and cannot be deleted: {error.strerror}; check its permissions"
-                if complaint != self._complaint:
-                    logger.warning(complaint)
-                    self._complaint = complaint
+                warning = f"{file.path} is expired and cannot be deleted: {error.strerror}; check its permissions"
+                if warning != self._warning:
+                    logger.warning(warning)
+                    self._warning = warning
                 return
             self._files.popleft()

@@ -17,7 +17,7 @@ def _parse_delays(text: str) -> tuple[int, ...]:
     delays = []
     for word in text.split():
         if word[-1] not in _UNIT_MS or not word[:-1].isdigit():
-            raise ValueError(f"{word!r} is no delay; write a number and s, m, h or d")
+            raise ValueError(f"{word!r} is not a delay; write a number and s, m, h or d")
         delays.append(int(word[:-1]) * _UNIT_MS[word[-1]])
     return tuple(delays)
 
@@ -87,7 +87,7 @@ class StoreConfig:
     root: Path  # data folder of the store; only one process at a time can open the folder
     # Folder of the commit log; None: `commitlog` in the data folder.
     commit_log_path: Path | None = setting(None, "storePathCommitLog", read=parse_path)
-    # Size of a commit log file. This default and the next three are those of RocketMQ 4.9.8.
+    # Size of a commit log file. Default of RocketMQ 4.9.8, like the next three.
     segment_bytes: int = setting(1 << 30, "mappedFileSizeCommitLog", range=(4096, _INT_MAX), change=_NEXT)
     # Entries in a consume queue file. In a properties file the value is the file size in bytes.
     consume_queue_entries: int = setting(

@@ -136,11 +136,11 @@ def formatted(head: msgspec.Struct, members: Mapping[str, object], *, indent: in
     while part := {name: members[name] for name in islice(names, _PART)}:
         text = msgspec.json.format(msgspec.json.encode({"": part}), indent=indent)
         parts.append(text[len(_BEFORE) : -len(_BEHIND)])
-        give_way()
+        release_gil()
     return begin[: -len(b"}\n}")] + b"\n" + b",\n".join(parts) + b"\n }\n}"
 
 
-def give_way() -> None:
+def release_gil() -> None:
     """Release Python's interpreter lock (GIL), so that a waiting thread, usually the event loop, can run."""
     time.sleep(0)
 

@@ -33,7 +33,7 @@ class FakeClock:
         await future
 
     async def advance(self, seconds: float) -> None:
-        """Advance the time by some seconds. Tasks whose time comes wake at that time, and may sleep again.
+        """Advance the time by `seconds`. Sleeping tasks wake at their times, and may sleep again.
 
         An hour of an idle cluster has 50,000 such wake-ups, which take about four seconds.
         """

@@ -20,7 +20,7 @@ from pyromq.broker.replication.registry import (
 from pyromq.errors import LeaseGone, RegistryUnavailable
 from pyromq.platforms import platform
 
-_LOOK_SECONDS = 0.05  # between two looks for leases that have ended
+_CHECK_SECONDS = 0.05  # time between two checks for expired leases
 
 
 @dataclass(slots=True)
@@ -31,7 +31,7 @@ class _Granted:
 
 
 class MemoryRegistry:
-    """A `Registry` without a server. `is_away` makes it unreachable; leases then go on to end."""
+    """A `Registry` without a server. `is_away` makes the registry unreachable; leases still expire."""
 
     def __init__(self) -> None:
         self.is_away = False
@@ -76,7 +76,7 @@ class MemoryRegistry:
             at = len(self._changes)
             news = self._news
             try:
-                async with asyncio.timeout(_LOOK_SECONDS):
+                async with asyncio.timeout(_CHECK_SECONDS):
                     await news.wait()
             except TimeoutError:
                 self._end_leases()
@@ -107,7 +107,7 @@ class MemoryRegistry:
     def _reach(self) -> None:
         self._end_leases()
         if self.is_away:
-            raise RegistryUnavailable("the registry is away")
+            raise RegistryUnavailable("the registry is unreachable")
 
     def _end_leases(self) -> None:
         now = time.monotonic()

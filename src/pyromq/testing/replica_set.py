@@ -15,7 +15,7 @@ from pyromq.testing.killed_folder import keep_as_killed
 from pyromq.testing.memory_registry import MemoryRegistry
 
 _PATIENCE_SECONDS = 30.0  # longest wait for an election or for replicas that catch up
-_LOOK_SECONDS = 0.01  # between two looks at the set's state
+_CHECK_SECONDS = 0.01  # time between two checks of the set's state
 
 
 class ReplicaSet:
@@ -65,7 +65,7 @@ class ReplicaSet:
         """Wait until a condition holds. Raises `TimeoutError` after 30 s."""
         async with asyncio.timeout(_PATIENCE_SECONDS):
             while not holds():
-                await asyncio.sleep(_LOOK_SECONDS)
+                await asyncio.sleep(_CHECK_SECONDS)
 
     async def start(self, number: int | None = None) -> None:
         """Start a replica, by default all that do not run. A replica that ran before has its folder and its port."""
@@ -85,7 +85,7 @@ class ReplicaSet:
     async def kill(self, number: int | None = None) -> int:
         """End a replica, by default the master, as SIGKILL would end its process. Return the replica's number.
 
-        Its connections break at once, it leaves no word to the set, and its folder stays as it was at that time.
+        Its connections break immediately, the other replicas get no notice, and its folder stays unchanged.
         """
         found = self.number_of(number)
         server = self.servers.pop(found)

@@ -88,7 +88,7 @@ class SimulatedDisk:
                 return None
             if id(file) not in copies:
                 copy = copies[id(file)] = SimulatedFile(bytes(file.content[: file.size]), frozenset(file.blocks))
-                copy.lasting = file.lasting
+                copy.durable = file.durable
                 copy.is_mapped = file.is_mapped
                 copy.neglected = dict(file.neglected)
             return copies[id(file)]
@@ -133,13 +133,13 @@ class SimulatedDisk:
     def write_back(self, random: Random) -> None:
         """Write some unflushed sectors to disk, as a kernel may do at any time."""
         for file in self._files.values():
-            if file is not None and file.size == len(file.lasting):
-                lasting = bytearray(file.lasting)
+            if file is not None and file.size == len(file.durable):
+                durable = bytearray(file.durable)
                 content = file.flushed()
                 for at in file.unwritten():
                     if random.random() < 0.5:
-                        lasting[at : at + SECTOR] = content[at : at + SECTOR]
-                file.lasting = bytes(lasting)
+                        durable[at : at + SECTOR] = content[at : at + SECTOR]
+                file.durable = bytes(durable)
 
     def written_without_room(self) -> Path | None:
         """Return a mapped file that was written in a block that is not allocated; None if there is no such file.
@@ -281,7 +281,7 @@ class SimulatedDisk:
         self._begin("sync", path, lambda: self._neglect(file))
         content = file.flushed()
         self.while_syncing(path)
-        file.lasting = content
+        file.durable = content
 
     def write_out(self, descriptor: int, position: int, size: int) -> None:
         self._begin("write_out", self._open[descriptor][0])  # a power loss may keep any part of the content
@@ -326,7 +326,7 @@ class SimulatedDisk:
     def boot_id(self) -> str:
         return f"boot-{self._boot}"
 
-    # -- inside
+    # -- internal
 
     def _begin(self, kind: str, path: Path, part: Callable[[], None] = lambda: None) -> None:
         """Count an operation. An operation that fails, or is killed, has done a `part` of its work."""
@@ -367,14 +367,14 @@ class SimulatedDisk:
 
     def _neglect(self, file: SimulatedFile) -> None:
         """Fail a flush: some sectors are on disk, and the other sectors count as flushed from now on."""
-        lasting = bytearray(file.lasting.ljust(file.size, b"\0"))[: file.size]
+        durable = bytearray(file.durable.ljust(file.size, b"\0"))[: file.size]
         for at in file.unwritten():
             content = bytes(file.content[at : min(at + SECTOR, file.size)])
             if self._random.random() < 0.5:
                 file.neglected[at] = content
             else:
-                lasting[at : at + len(content)] = content
-        file.lasting = bytes(lasting)
+                durable[at : at + len(content)] = content
+        file.durable = bytes(durable)
 
 
 def _apply(change: _Change, names: dict[Path, SimulatedFile | None]) -> None:
@@ -404,16 +404,16 @@ class Loss(Enum):
 class SimulatedFile:
     """A file of the simulated disk.
 
-    `content` may be longer than the file, with zeros after `size`. `lasting` is the content on disk.
+    `content` may be longer than the file, with zeros after `size`. `durable` is the content on disk.
     """
 
-    __slots__ = ("blocks", "content", "is_mapped", "lasting", "neglected", "size")
+    __slots__ = ("blocks", "content", "durable", "is_mapped", "neglected", "size")
 
     def __init__(self, content: bytes = b"", blocks: frozenset[int] = frozenset()) -> None:
         self.content = bytearray(content)
         self.size = len(content)
         self.is_mapped = False  # the kernel may write a mapped file in the middle of a change
-        self.lasting = bytes(content)
+        self.durable = bytes(content)
         self.neglected: dict[int, bytes] = {}  # sectors that count as flushed although their write failed
         self.blocks = set(blocks)  # blocks that the file system has allocated
 
@@ -426,7 +426,7 @@ class SimulatedFile:
 
     def unwritten(self) -> list[int]:
         """Return the positions of the sectors that differ from those on disk."""
-        now, then = self.content, self.lasting
+        now, then = self.content, self.durable
         if now == then:
             return []
         return [
@@ -438,13 +438,13 @@ class SimulatedFile:
         content = bytearray(self.content[: self.size])
         for at, neglected in self.neglected.items():
             if content[at : at + SECTOR] == neglected:
-                content[at : at + SECTOR] = self.lasting[at : at + SECTOR].ljust(len(neglected), b"\0")
+                content[at : at + SECTOR] = self.durable[at : at + SECTOR].ljust(len(neglected), b"\0")
         return bytes(content)
 
     def left(self, loss: Loss, random: Random) -> bytes:
         """Return the content on disk after a power loss."""
         new = self.flushed()
-        old = self.lasting
+        old = self.durable
         if loss is Loss.ALL or new == old:
             return old
         if loss is Loss.NOTHING:

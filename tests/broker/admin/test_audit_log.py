@@ -91,7 +91,7 @@ async def test_texts_are_bounded_and_cannot_forge_a_line(audited, path):
         await caller.ask(DeleteTopic(topic="x\n{}\x1b[2J\x7f\u2028" + "y" * 1_000), code=1)
 
     (line,) = await audited(ask)
-    assert len(line["fields"]["topic"]) == audit_log.MOST_CHARACTERS + 3
+    assert len(line["fields"]["topic"]) == audit_log.MAX_CHARACTERS + 3
     content = path.read_bytes()
     assert all(32 <= byte < 127 for byte in content[:-1])
     assert len(content) < 2_000

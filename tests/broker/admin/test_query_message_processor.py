@@ -177,7 +177,7 @@ async def test_queue_entries_are_shown(caller):
 
 
 async def test_of_very_many_entries_as_many_are_answered_as_one_answer_has(caller, monkeypatch):
-    monkeypatch.setattr(message_queries, "MOST_ENTRIES", 3)
+    monkeypatch.setattr(message_queries, "MAX_ENTRIES", 3)
     monkeypatch.setattr(message_queries, "ENTRIES_AT_ONCE", 2)
     for number in range(5):
         await caller.send("orders", b"%d" % number)

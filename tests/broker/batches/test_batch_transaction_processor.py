@@ -261,13 +261,13 @@ async def test_undecided_runs_and_decisions_have_limits(config, clock, batches_o
         busy = await one.run(["1"], name="c", code=ResponseCode.SYSTEM_BUSY)
         assert busy.remark.startswith("connection ")
         assert " has 2 undecided runs of batch transactions" in busy.remark
-        assert busy.remark.endswith("or have maxUndecidedRuns raised, which is 5")
+        assert busy.remark.endswith("or raise maxUndecidedRuns (now 5)")
         await two.run(["1"], name="c")
         for name in "ab":
             await one.commit({"a": 1}, name=name)
             await one.run(["1"], name=name + name)  # there is room again
         busy = await one.commit({"a": 1}, name="aa", code=ResponseCode.SYSTEM_BUSY)
-        assert busy.remark.endswith("or have maxBatchDecisions raised, which is 4")
+        assert busy.remark.endswith("or raise maxBatchDecisions (now 4)")
         assert (await one.commit({}, name="a")).attempts  # what is decided is told, whatever the limit is
         await one.roll_back("a", name="aa")
         await two.commit({"a": 1}, name="c")
@@ -291,7 +291,7 @@ async def test_a_run_after_the_decision_is_refused(batches):
     await batches.run(["0"])
     await batches.commit({})
     response = await batches.run(["1"], code=ResponseCode.BATCH_DECIDED)
-    assert response.remark == "transaction 't' is decided; attempt 'a' comes too late"
+    assert response.remark == "transaction 't' is decided; attempt 'a' is too late"
 
 
 async def test_an_attempt_rolled_back_is_gone(batches):

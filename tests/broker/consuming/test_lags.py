@@ -20,13 +20,13 @@ async def cold(broker, orders, monkeypatch):
 
 
 def test_what_two_read_at_once_counts_for_both(cold, monkeypatch):
-    monkeypatch.setattr(lags, "MOST_COLD", 3)
+    monkeypatch.setattr(lags, "MAX_COLD", 3)
     times = StoreTimes(cold)
     founds = [{}, {}, {}]
-    first, second = (steps_of(times.look("orders", {number: 0}, founds[number])) for number in range(2))
+    first, second = (steps_of(times.read("orders", {number: 0}, founds[number])) for number in range(2))
     next(first)
     for _ in second:
         next(first, None)
     list(first)
-    run_blocking(times.look("orders", {2: 0, 3: 0}, founds[2]))
+    run_blocking(times.read("orders", {2: 0, 3: 0}, founds[2]))
     assert [len(found) for found in founds] == [1, 1, 1]

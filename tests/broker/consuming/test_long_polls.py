@@ -181,7 +181,7 @@ def test_a_connection_gets_its_share_of_what_is_free_and_the_next_one_finds_room
     greedy = connection()
     for _ in range(10):
         polls.park(poll(peer=greedy), 15)
-    with pytest.raises(SystemBusy, match=r"\]10 pulls of this connection wait.*maxWaitingPulls raised, which is 100"):
+    with pytest.raises(SystemBusy, match=r"\]10 pulls of this connection wait.*raise maxWaitingPulls \(now 100\)"):
         polls.park(poll(peer=greedy), 15)
     for other in (connection() for _ in range(50)):
         polls.park(poll(peer=other), 15)

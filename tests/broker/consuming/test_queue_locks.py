@@ -217,7 +217,7 @@ def queues_of(topic, count):
 def test_a_group_has_its_share_of_locks_and_the_next_one_finds_some(clock):
     locks = QueueLocks(clock, most=100)
     assert len(locks.lock("g", "me", queues_of("orders", 10))) == 10
-    with pytest.raises(LimitReached, match=r"group g locked 10 queues.*maxQueueLocks raised, which is 100"):
+    with pytest.raises(LimitReached, match=r"group g locked 10 queues.*raise maxQueueLocks \(now 100\)"):
         locks.lock("g", "me", queues_of("more", 1))
     assert locks.lock("g", "me", [FIRST]) == [FIRST]
     assert len(locks.lock("h", "me", queues_of("orders", 9))) == 9

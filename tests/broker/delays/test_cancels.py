@@ -69,7 +69,7 @@ def park_hour(run, count=COUNT):
     return first
 
 
-def most_read(steps, disk):
+def largest_read(steps, disk):
     """Take all steps; return how much the greediest of them has read, and how many there were."""
     most = count = 0
     disk.taken()
@@ -84,7 +84,7 @@ def test_no_step_of_a_cancel_reads_much(run, disk):
         run.cancel(first + number, f"K{number:03}")
     run.save()
     run.timers.index.buckets[first // HOUR_MS].release()
-    most, steps = most_read(run.cancelling(first + COUNT - 1, f"K{COUNT - 1}"), disk)
+    most, steps = largest_read(run.cancelling(first + COUNT - 1, f"K{COUNT - 1}"), disk)
     assert most <= STEP_BYTES
     assert steps >= COUNT // 2 // 10  # marks, while entries are not read yet
 
@@ -120,7 +120,7 @@ def test_following_cancels_after_a_crash_is_done_in_steps(config, disk):
     left = killed(config)
     run.crash()
     again = Run(left, disk=disk)
-    most, steps = most_read(steps_of(again.timers.index.catch_up()), disk)
+    most, steps = largest_read(steps_of(again.timers.index.catch_up()), disk)
     assert most <= STEP_BYTES
     assert steps >= COUNT // 2 // 2  # two cancels at a time
     assert again.timers.index.pending == {"orders": COUNT // 2}
@@ -134,7 +134,7 @@ def test_an_hour_comes_near_in_steps(run, disk):
     run.save()
     run.timers.index.buckets[first // HOUR_MS].release()
     run.clock.jump((first - run.clock.now_ms()) // 1000 - 60)
-    assert most_read(iter(run.timers.step, 1.0), disk)[0] <= STEP_BYTES
+    assert largest_read(iter(run.timers.step, 1.0), disk)[0] <= STEP_BYTES
     assert run.timers.index.buckets[first // HOUR_MS].finished is not None
     run.clock.jump(3600)
     run.work()

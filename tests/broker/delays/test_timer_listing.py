@@ -148,7 +148,7 @@ def test_what_is_finished_is_learnt_while_more_is(tmp_path, small_steps, number)
     for _ in range(60):
         act()
         bucket.release()
-        while not bucket.learn_finished():
+        while not bucket.read_finished_marks():
             act()
         assert {each for each in range(bucket.count) if bucket.is_finished(each)} == finished
         assert bucket.pending == bucket.count - len(finished)

@@ -386,7 +386,7 @@ class Wreck:
 class Schedule:
     """A random run of sends, cancels, deliveries and checkpoints; crashes are tried around every write."""
 
-    def __init__(self, config, seed, *, power_cut=False):
+    def __init__(self, config, seed, *, power_loss=False):
         self.random = random.Random(seed)
         self.config = config
         self.run = Run(config)
@@ -396,7 +396,7 @@ class Schedule:
         self.doubtful = set()
         self.wrecks = []
         self.synced = {}
-        self.power_cut = power_cut
+        self.power_loss = power_loss
         self.chance = 0.0
 
     def moment(self):
@@ -407,7 +407,7 @@ class Schedule:
         copy = killed(self.config, f"crash-{len(self.wrecks)}")
         confirmed, cancelled = dict(self.confirmed), set(self.cancelled)
         doubtful = set(self.doubtful)
-        if self.power_cut:
+        if self.power_loss:
             safe = self.run.store.flushed_to
             self._cut(copy, safe)
             lost = {key for key in confirmed if self.ends[key] > safe}
@@ -528,10 +528,10 @@ def check(wreck):
     shutil.rmtree(wreck.config.data)
 
 
-@pytest.mark.parametrize("power_cut", [False, True])
+@pytest.mark.parametrize("power_loss", [False, True])
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [seed_of_the_day()])
-def test_no_crash_breaks_a_promise(config, watched, monkeypatch, seed, power_cut):
+def test_no_crash_breaks_a_promise(config, watched, monkeypatch, seed, power_loss):
     """500 sends and cancels, cut short at some 40 moments around writes; in small slices, so all is often half done."""
     monkeypatch.setattr(timer_index, "FOLLOWED_RECORDS", 7)
     monkeypatch.setattr(timer_bucket, "_AT_ONCE", 9)
@@ -543,7 +543,7 @@ def test_no_crash_breaks_a_promise(config, watched, monkeypatch, seed, power_cut
     monkeypatch.setattr(timers, "DELIVERED_MESSAGES", 5)
     monkeypatch.setattr(timers, "READ_ENTRIES", 6)
     monkeypatch.setattr(timers, "SLICE_SECONDS", 0)
-    schedule = Schedule(config, seed, power_cut=power_cut)
+    schedule = Schedule(config, seed, power_loss=power_loss)
     schedule.chance = 0.015
     watched(schedule)
     wrecks = schedule.go(770)  # of which 500 send or cancel

@@ -224,7 +224,7 @@ async def test_a_newcomer_that_differs_is_refused_where_that_is_wanted(caller, b
     await caller.beat("one", group="g")
     for _ in range(2):
         refused = await other.beat("two", group="g", tags=("a",), producer="p", code=1)
-    text = 'group g: two is refused, it subscribes unlike the members: orders: "*" by one; "a" by two'
+    text = 'group g: two is refused, since members subscribe differently: orders: "*" by one; "a" by two'
     assert (refused.remark, warnings(caplog)) == (text, [text])
     assert await members(caller) == ["one"]
     assert [member.client_id for member in broker.connections.producers("p")] == ["two"]
@@ -289,7 +289,7 @@ async def test_a_connection_has_its_share_of_groups_and_the_next_one_finds_room(
             await caller.beat("greedy", group=f"g{number}")
         response = await caller.beat("greedy", group="more", code=2)
         assert "this connection created 3 groups" in response.remark
-        assert "maxGroups raised, which is 37" in response.remark
+        assert "raise maxGroups (now 37)" in response.remark
         assert "more" not in broker.groups
         await caller.beat("greedy", group="g0")  # what is there already goes on
         await other.beat("modest", group="more")
@@ -303,7 +303,7 @@ async def test_a_connection_has_its_share_of_members_and_the_next_one_finds_room
             await caller.beat("greedy", group=f"g{number}", topics=("a", "b"))
         response = await caller.beat("greedy", group="g3", topics=("a", "b"), code=2)
         assert "this connection has 9 groups and subscriptions" in response.remark
-        assert "maxMembers raised, which is 100" in response.remark
+        assert "raise maxMembers (now 100)" in response.remark
         assert broker.connections.consumers("g3") is None
         await caller.beat("greedy", group="g0", topics=("a", "b"))  # what is there already goes on
         await other.beat("modest", group="g3")

@@ -34,7 +34,7 @@ async def test_messages_go_through_a_guarded_broker(account):
     assert await reader.bodies() == [b"hello"]
     assert (await writer.pull()).code == 1
     refused = await reader.channel.call_soon(ListAccounts(), timeout=30)
-    assert "account reader-1 is no administrator" in refused.remark
+    assert "account reader-1 is not an administrator" in refused.remark
 
 
 @pytest.mark.parametrize(
@@ -137,11 +137,11 @@ async def test_a_deleted_account_is_refused(account, acl_file):
         (SaveAccount("short", "secret-of-short"), 209, "accessKey has 5 characters"),
         (SaveAccount("another-1", "short"), 209, "secretKey has 5 characters"),
         (SaveAccount("another-1", "1234567", topic_perms="orders"), 209, "write NAME=PUB|SUB"),
-        (SaveAccount("another-1", "1234567", topic_perms="orders=PUP"), 209, "'PUP' is no right"),
-        (SaveAccount("another-1", "1234567", default_group_perm="sub"), 209, "'sub' is no right"),
-        (SaveAccount("another-1", "1234567", white_remote_address="x"), 209, "'x' is no address"),
+        (SaveAccount("another-1", "1234567", topic_perms="orders=PUP"), 209, "'PUP' is not a right"),
+        (SaveAccount("another-1", "1234567", default_group_perm="sub"), 209, "'sub' is not a right"),
+        (SaveAccount("another-1", "1234567", white_remote_address="x"), 209, "'x' is not an address"),
         (DeleteAccount("another-1"), 210, "account 'another-1' does not exist"),
-        (SaveWhiteList("x"), 211, "'x' is no address"),
+        (SaveWhiteList("x"), 211, "'x' is not an address"),
         (SaveWhiteList("*", "/etc/passwd"), 211, "is no accounts file"),
         (SaveWhiteList("*", "plain_acl.yml"), 211, "is no accounts file"),
     ],

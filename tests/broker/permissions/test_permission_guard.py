@@ -196,11 +196,11 @@ def test_rights(guard, request_, allowed, serialization):
     [
         (asked(send()), "the request names no account"),
         (asked(send(), by="unknown-1"), "account unknown-1 is unknown to this server"),
-        (asked(send(), by="writer-1", secret="wrong"), "the signature is not that of account writer-1"),
+        (asked(send(), by="writer-1", secret="wrong"), "the signature does not match account writer-1"),
         (asked(send("others"), by="writer-1"), "account writer-1 needs PUB on topic others and has DENY"),
         (asked(send("orders"), by="reader-1"), "account reader-1 needs PUB on topic orders and has SUB"),
         (asked(pull("orders", "c"), by="reader-1"), "account reader-1 needs SUB on group c and has DENY"),
-        (asked(headers.DeleteTopic("t"), by="both-12"), "account both-12 is no administrator, which request 215"),
+        (asked(headers.DeleteTopic("t"), by="both-12"), "account both-12 is not an administrator, which request 215"),
     ],
     ids=lambda each: each if isinstance(each, str) else "",
 )

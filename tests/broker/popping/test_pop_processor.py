@@ -341,7 +341,7 @@ async def test_a_group_gets_half_of_the_pops_that_the_others_leave(narrow, clock
     refused = await first.pop_soon(1, poll_ms=0)
     assert refused.code == ResponseCode.POLLING_FULL
     assert "group first has 8 unfinished pops, of 8 of all groups: acknowledge" in refused.remark
-    assert "maxPopsInFlight raised, which is 16" in refused.remark
+    assert "raise maxPopsInFlight (now 16)" in refused.remark
     assert [len(await second.pop(1)) for _ in range(4)] == [1] * 4
     await first.ack(*received[:5])
     assert len(await first.pop(20)) == 12

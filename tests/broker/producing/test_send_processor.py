@@ -574,7 +574,7 @@ async def test_a_connection_has_its_share_of_topics_and_the_next_one_finds_room(
             await caller.send(f"t{number}")
         response = await caller.ask(header(topic="more"), b"x", code=2)
         assert "this connection created 3 topics" in response.remark
-        assert "maxTopics raised, which is 38" in response.remark
+        assert "raise maxTopics (now 38)" in response.remark
         assert broker.topics.find("more") is None
         await caller.send("t0")  # what is there already goes on
         await other.send("more")

@@ -15,7 +15,7 @@ from pyromq.errors import RegistryUnavailable, UsageError
 etcd = pytest.importorskip("pyromq.broker.replication.etcd", exc_type=UsageError)
 KEY = "/pyromq/c/set/state"
 LEASE_SECONDS = 10  # longer than sets have it, since a loaded machine stands still for seconds
-MOST_SECONDS = 60.0  # etcd needs about two seconds for a new leader; a loaded machine more
+MAX_SECONDS = 60.0  # etcd needs about two seconds for a new leader; a loaded machine more
 
 
 @pytest.fixture
@@ -91,7 +91,7 @@ async def run(cluster, accident, *, until):
     client = Client(cluster.urls)
     tasks = [asyncio.create_task(work()) for work in (client.write, client.keep, client.watch)]
     try:
-        async with asyncio.timeout(MOST_SECONDS):
+        async with asyncio.timeout(MAX_SECONDS):
             await _happens(tasks, lambda: len(client.seen) > 5)
             accident()
             happened = time.monotonic()
@@ -99,7 +99,7 @@ async def run(cluster, accident, *, until):
             count = len(client.written)
             await _happens(tasks, lambda: len(client.written) > count + 5 and len(client.seen) > count + 5)
         tasks[0].cancel()
-        async with asyncio.timeout(MOST_SECONDS):
+        async with asyncio.timeout(MAX_SECONDS):
             await _happens(tasks[1:], lambda: len(client.seen) >= len(client.written))
     finally:
         for task in tasks:

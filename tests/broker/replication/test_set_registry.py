@@ -64,5 +64,5 @@ async def test_replicas_that_run_enter_their_settings_again_in_a_registry_that_w
 async def test_a_registration_that_cannot_be_read_is_named() -> None:
     keys = SetRegistry(MemoryRegistry(), "c", "orders")
     change = Changed("/pyromq/c/orders/replica/2", Versioned(b"?", 5))
-    with pytest.raises(ProtocolError, match="/pyromq/c/orders/replica/2 is no ReplicaInfo"):
+    with pytest.raises(ProtocolError, match="/pyromq/c/orders/replica/2 is not a ReplicaInfo"):
         keys.is_news(change, {})

@@ -30,7 +30,7 @@ async def replicas(tmp_path: Path) -> AsyncIterator[ReplicaSet]:
 
 
 def alone(replicas: ReplicaSet) -> Broker:
-    """The folder of replica 1 under a broker that is no replica."""
+    """The folder of replica 1 under a broker that is not a replica."""
     return Broker(replace(replicas.config(1), failover=NO_FAILOVER))
 
 

@@ -163,7 +163,7 @@ async def test_the_topic_may_be_named_without_its_namespace(producer, topic, nam
 async def test_only_half_messages_can_be_decided_on(producer):
     plain = await producer.caller.send("orders", properties="PGROUP\x01p", queue_id=0)
     response = await producer.end(plain, COMMIT, code=1)
-    assert response.remark == "the message at log offset 0 is no half message; its topic is orders"
+    assert response.remark == "the message at log offset 0 is not a half message; its topic is orders"
 
 
 async def test_a_commit_that_cannot_be_stored_can_be_repeated(broker, producer, monkeypatch):

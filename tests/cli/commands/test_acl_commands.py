@@ -82,7 +82,7 @@ def test_who_is_no_administrator_is_told_so(guarded, cli, monkeypatch):
     monkeypatch.setenv("PYROMQ_SECRET_KEY", "secret-of-shop")
     done = cli("acl", "list")
     assert done.code == 1
-    assert "account shop-app is no administrator" in done.err
+    assert "account shop-app is not an administrator" in done.err
 
 
 def test_a_request_without_an_account_is_told_the_options(guarded, cli, monkeypatch):

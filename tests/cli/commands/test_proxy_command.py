@@ -53,7 +53,7 @@ def test_a_privileged_port_is_refused_with_a_range(refused, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (("--host", "203.0.113.9"), "is no address of this machine"),
+        (("--host", "203.0.113.9"), "is not an address of this machine"),
         (("--advertise", "host"), "write HOST:PORT"),
         (("--advertise", "host:99999"), "write HOST:PORT"),
         (("--port", "70000"), "70,000"),

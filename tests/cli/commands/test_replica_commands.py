@@ -64,7 +64,7 @@ def test_failovers_that_cannot_be_say_why(cli, three, shared, monkeypatch):
     assert away.code == 1 and "127.0.0.1:1" in away.err
 
     alone = cli("cluster", "replicas", "broker-a", "-n", shared.namesrv)
-    assert alone.code == 1 and "is no replica of a set" in alone.err
+    assert alone.code == 1 and "is not a replica of a set" in alone.err
 
 
 def test_a_loss_is_accepted_only_after_a_question_that_names_it(cli, served_with, monkeypatch):

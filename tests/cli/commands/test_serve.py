@@ -162,7 +162,7 @@ def test_a_slave_finds_its_master_by_the_name_servers_of_an_option(serve, tmp_pa
         (["--data", " "], "the name of the folder is empty"),
         (["--broker-name", "x", "broker"], "write --broker-name after `serve broker`"),
         (["broker"], "a broker needs a name server: give one with --namesrv"),
-        (["broker", "--etcd", "127.0.0.1:2379"], "'127.0.0.1:2379' is no URL of a member of etcd"),
+        (["broker", "--etcd", "127.0.0.1:2379"], "'127.0.0.1:2379' is not a URL of a member of etcd"),
         (["broker", "--etcd", ","], "give the URL of at least one member of etcd"),
         (["broker", "--etcd", "http://127.0.0.1:1", "--replica", "256"], "256 is out of range; write 1 to 255"),
     ],
@@ -208,7 +208,7 @@ def test_address_of_another_machine_names_the_option(cli, tmp_path):
     everywhere = cli("serve", *arguments, "--host", "0.0.0.0")
 
     assert unknown.err.startswith(
-        "error: 203.0.113.1 is no address of this machine; choose the address to listen on with --host"
+        "error: 203.0.113.1 is not an address of this machine; choose the address to listen on with --host"
     )
     assert everywhere.err.startswith("error: a broker listening on 0.0.0.0 needs the address given to clients: ")
     assert (unknown.code, everywhere.code) == (1, 1)

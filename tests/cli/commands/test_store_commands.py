@@ -38,7 +38,7 @@ def test_a_sound_folder_checks_out(store, folder):
     assert (done.code, done.err) == (0, "")
     assert done.lines == [
         "the log files have 4096 bytes: set mappedFileSizeCommitLog=4096 for the broker",
-        "40 sound records, log offsets 0 to 6728: no problems found",
+        "40 intact records, log offsets 0 to 6728: no problems found",
     ]
 
 
@@ -69,7 +69,7 @@ def test_damage_is_told_with_file_and_byte_and_repaired(store, folder):
     assert done.code == 1
     assert done.lines[0].startswith(f"{path} byte 0: record at byte 0: body does not match its checksum")
     assert "`pyromq store repair`" in done.lines[0]
-    assert done.lines[-1].startswith("39 sound records")
+    assert done.lines[-1].startswith("39 intact records")
     done = store("repair", folder)
     assert done.code == 0
     assert f"{path} byte 0: " in done.lines[0]
@@ -124,7 +124,7 @@ def test_a_folder_in_use_is_refused(store, tmp_path):
 def test_a_folder_without_a_store_is_refused_and_not_touched(store, tmp_path):
     done = store("repair", tmp_path)
     assert done.code == 1
-    assert "is no data folder of a broker" in done.err
+    assert "is not a data folder of a broker" in done.err
     assert list(tmp_path.iterdir()) == []
 
 
@@ -181,7 +181,7 @@ def test_behind_the_log_its_end_is_named(store, folder):
 def test_before_the_first_sound_record_none_is_invented(store, folder):
     damage(folder)
     done = store("dump", folder, "1")
-    assert "; no sound record is before, the next one begins at " in done.err
+    assert "; no intact record is before, the next one begins at " in done.err
 
 
 def test_all_messages_are_dumped_one_a_line(store, folder):
@@ -219,7 +219,7 @@ def test_a_log_that_lies_elsewhere_is_found_by_the_settings(store, tmp_path):
     settings.write_text(f"storePathCommitLog={tmp_path / 'log'}\nstorePathRootDir=/elsewhere\n")
     assert store("check", tmp_path / "data").code == 1
     done = store("check", tmp_path / "data", "--config", settings)
-    assert done.lines[1:] == ["10 sound records, log offsets 0 to 1625: no problems found"]
+    assert done.lines[1:] == ["10 intact records, log offsets 0 to 1625: no problems found"]
 
 
 def test_a_running_broker_deletes_what_is_old(store, served_with, tmp_path):

@@ -125,7 +125,7 @@ async def test_a_broker_that_takes_no_messages(cluster):
     cluster.broker.store.retention.measure = lambda path: DiskUse(path, 95, 5)
     await cluster.clock.advance(10)
     [finding] = wrong(await diagnose(cluster.namesrv))
-    assert finding.text == f"answers at {cluster.broker.address}, but takes no messages"
+    assert finding.text == f"answers at {cluster.broker.address}, but accepts no messages"
     assert "95 % full" in finding.advice and "diskSpaceWarningLevelRatio" in finding.advice
 
 

@@ -57,7 +57,7 @@ async def test_a_refused_consumer_says_why_and_gets_nothing(cluster, send, consu
         newcomer = AsyncConsumer("workers", cluster.namesrv, config=ConsumerConfig())
         newcomer.subscribe("orders", other, tags="paid")
         async with newcomer:
-            text = f'is refused, it subscribes unlike the members: orders: "*" by {member.client_id}; "paid" by '
+            text = f'is refused, since members subscribe differently: orders: "*" by {member.client_id}; "paid" by '
             await until(lambda: any(text in m and m.startswith("no heartbeat to broker") for m in caplog.messages))
             await send(range(4, 8))
             await seen.wait(8)

@@ -96,7 +96,7 @@ async def test_what_cannot_become_master_is_named(three: ReplicaSet) -> None:
 
 async def test_a_broker_without_etcd_is_no_replica_set() -> None:
     async with Cluster() as cluster, AsyncAdmin(cluster.namesrv) as admin:
-        with pytest.raises(UsageError, match="is no replica of a set: its brokers were started without etcd"):
+        with pytest.raises(UsageError, match="is not a replica of a set: its brokers were started without etcd"):
             await admin.replica_sets.state("broker-a")
 
 

@@ -69,7 +69,7 @@ async def test_who_commits_second_is_told_what_counts(cluster, batches):
     outcome = await batches.commit("t", [second])
     assert (outcome.tokens, outcome.by_this) == ({first.token}, False)
     assert await bodies(cluster) == ["1"]
-    with pytest.raises(BatchDecided, match="comes too late"):
+    with pytest.raises(BatchDecided, match="is too late"):
         await attempt_of(batches, "3")
 
 

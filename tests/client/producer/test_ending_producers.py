@@ -77,7 +77,7 @@ async def test_a_selector_that_raises_hurts_no_other_message_of_its_topic(produc
 
 
 async def test_a_one_way_message_raises_what_its_key_is_refused_for(producer):
-    with pytest.raises(UsageError, match=r"ordering_key=7\.5 is float; it is a text, a whole number or bytes"):
+    with pytest.raises(UsageError, match=r"ordering_key=7\.5 is float; it is a string, a whole number or bytes"):
         await producer.send_one_way(Message("orders", b"1"), ordering_key=7.5)
 
 
@@ -93,7 +93,7 @@ async def test_numbers_and_bytes_go_where_their_text_goes(producer, key, text):
 async def test_other_keys_are_refused_before_anything_is_sent(producer, key):
     batch = [Message("orders", b"1")]
     for send in (producer.send, producer.request, producer.send_soon):
-        with pytest.raises(UsageError, match=r"ordering_key=.*is a text, a whole number or bytes"):
+        with pytest.raises(UsageError, match=r"ordering_key=.*is a string, a whole number or bytes"):
             await send(batch[0], ordering_key=key)
     with pytest.raises(UsageError, match="ordering_key="):
         await producer.send_batch(batch, ordering_key=key)

@@ -14,8 +14,8 @@ from pyromq.testing import Cluster
 @pytest.mark.parametrize(
     ("fields", "text"),
     [
-        ({"tags": ["new", "paid"]}, r"tags=\['new', 'paid'\] is list; a message has one tag, a text"),
-        ({"tags": 5}, "tags=5 is int; a message has one tag, a text"),
+        ({"tags": ["new", "paid"]}, r"tags=\['new', 'paid'\] is list; a message has one tag, a string"),
+        ({"tags": 5}, "tags=5 is int; a message has one tag, a string"),
         ({"tags": b"new"}, "tags=b'new' is bytes; "),
         ({"tags": "a || b"}, r"tags='a \|\| b': no subscription finds a tag with `\|\|`"),
         ({"tags": " new"}, "tags=' new': no subscription finds a tag with blanks around it"),
@@ -28,7 +28,7 @@ from pyromq.testing import Cluster
         ({"keys": b"order-7"}, "keys=b'order-7' is bytes"),
         ({"properties": None}, "properties=None is NoneType"),
         ({"properties": [("a", "b")]}, "properties=.* is list"),
-        ({"properties": {"a": 1}}, "property 'a'=1: name and value must be texts"),
+        ({"properties": {"a": 1}}, "property 'a'=1: name and value must be strings"),
         ({"flag": "7"}, "flag='7' is str"),
         ({"flag": 1 << 31}, "flag=2147483648 is out of range: -2147483648 to 2147483647"),
         ({"delay_level": 99}, "delay_level=99 is out of range: 1 to 18, or 0 for no delay"),
@@ -43,7 +43,7 @@ from pyromq.testing import Cluster
         ({"properties": {"\udcff": "x"}}, r"property '\\udcff'='x' cannot be written as UTF-8"),
         ({"message_id": 5}, "message_id=5 is int"),
         ({"body": None}, "a message body is bytes, not NoneType"),
-        ({"topic": 5}, "topic=5 is int; a topic's name is a text"),
+        ({"topic": 5}, "topic=5 is int; a topic's name is a string"),
     ],
 )
 async def test_a_field_that_cannot_be_is_named_with_its_value(cluster, fields, text):

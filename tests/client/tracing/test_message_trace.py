@@ -149,7 +149,7 @@ async def test_retries_wait_and_come(cluster):
 
 
 async def test_records_that_cannot_be_sent_are_dropped_and_counted(cluster, monkeypatch):
-    monkeypatch.setattr(message_trace, "MOST_WAITING", 3)
+    monkeypatch.setattr(message_trace, "MAX_WAITING", 3)
     monkeypatch.setattr(message_trace, "SEND_SECONDS", 60)
     trace = MessageTrace(cluster.namesrv)
     async with AsyncProducer("shop", cluster.namesrv, config=ProducerConfig(hooks=(trace,))) as producer:

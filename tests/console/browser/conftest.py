@@ -21,7 +21,7 @@ webdriver = pytest.importorskip("selenium.webdriver")
 axe_selenium = pytest.importorskip("axe_selenium_python")
 
 PICTURES = Path(os.environ.get("PYROMQ_PICTURES") or Path(__file__).parents[3] / "build" / "console-pictures")
-MOST_PIXELS = 3000  # of a picture's height
+MAX_PIXELS = 3000  # of a picture's height
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 
 
@@ -77,7 +77,7 @@ class Page:
         """Say yes to the question that a change asks."""
         self.driver.switch_to.alert.accept()
 
-    def picture(self, name, *, most=MOST_PIXELS, scale=1):
+    def picture(self, name, *, most=MAX_PIXELS, scale=1):
         """Keep what is shown, all of the page, as a PNG file."""
         size = self.driver.execute_cdp_cmd("Page.getLayoutMetrics", {})["cssContentSize"]
         clip = {"x": 0, "y": 0, "width": size["width"], "height": min(size["height"], most), "scale": scale}

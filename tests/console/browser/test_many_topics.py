@@ -16,7 +16,7 @@ from pyromq.console.console_config import ConsoleConfig
 from pyromq.net.connection_config import ConnectionConfig
 from pyromq.testing import Cluster
 
-MOST_REQUESTS = {
+MAX_REQUESTS = {
     "/": 4,  # a snapshot: the name server, and two of each broker
     "/topics": 4,
     "/topics?sort=-messages&page=7": 4,
@@ -58,7 +58,7 @@ def look(page, counting):
     page.driver.delete_all_cookies()
     page.open("/")  # what is asked once, to begin with
     print()
-    for path, most in MOST_REQUESTS.items():
+    for path, most in MAX_REQUESTS.items():
         page.run_scripts(False)  # those would ask for the same page again after some seconds
         counting.calls.clear()
         began = time.monotonic()

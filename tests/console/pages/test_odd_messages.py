@@ -114,7 +114,7 @@ async def test_odd_addresses_are_answered(browser, odd, path):
 
 @pytest.mark.parametrize("most", [1, 2000, 6000, 10**9])
 async def test_a_page_has_a_limit_of_bytes_and_the_next_one_the_rest(browser, cluster, monkeypatch, most):
-    monkeypatch.setattr(scanning, "MOST_PAGE_BYTES", most)
+    monkeypatch.setattr(scanning, "MAX_PAGE_BYTES", most)
     await (await cluster.admin()).create_topic("orders", 3)
     producer = await cluster.producer()
     for number in range(12):

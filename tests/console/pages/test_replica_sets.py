@@ -37,13 +37,13 @@ async def test_a_replica_that_died_is_shown(browser, cluster):
     assert page.count(">not connected<") == 1
     overview = await browser.get("/")
     assert f"Replica set broker-a: 1 replica not in sync (number {gone})" in overview
-    assert "takes no messages" not in overview
+    assert "accepts no messages" not in overview
     other = 6 - master - gone
     await replicas.kill(other)
     await replicas.until(lambda: other not in replicas.in_sync)
     overview = await browser.get("/")
     assert "Replica set broker-a: 2 replicas not in sync" in overview
-    assert "Broker broker-a takes no messages:" in overview and ">refuses sends<" in overview
+    assert "Broker broker-a accepts no messages:" in overview and ">refuses sends<" in overview
 
 
 async def test_a_planned_failover_is_made_and_noted(browser, cluster):

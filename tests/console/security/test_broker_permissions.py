@@ -67,9 +67,9 @@ async def test_keys_that_may_not_change_are_refused_by_the_broker_whatever_the_r
     browser.form_at = FORM
     await browser.sign_in("rosa")
     page = await browser.post("/brokers/broker-a/change", back=FORM, **FIELDS)
-    assert "Account readers is no administrator, which this needs." in page
+    assert "Account readers is not an administrator, which this needs." in page
     entry = browser.console.audit.recent()[0]
-    assert (entry.account, entry.outcome) == ("rosa", "failed") and "no administrator" in entry.error
+    assert (entry.account, entry.outcome) == ("rosa", "failed") and "not an administrator" in entry.error
     await browser.post("/sign-out")
     await browser.sign_in("otto")
     page = await browser.post("/brokers/broker-a/change", back=FORM, **FIELDS)
@@ -80,6 +80,6 @@ async def test_a_wrong_secret_key_is_named_and_the_broker_is_not_said_to_be_sile
     await browser.sign_in("wim")
     for path, status in (("/", 200), ("/topics", 200), ("/brokers/broker-a", 200), ("/brokers/broker-a/settings", 403)):
         page = await browser.get(path, status=status)
-        assert "signature is not that of account readers" in page
+        assert "signature does not match account readers" in page
         assert "not answer" not in page and "no answer" not in page
     assert '<span class="badge bad">refuses</span>' in await browser.get("/brokers")

@@ -144,7 +144,7 @@ async def test_one_customers_ipv6_addresses_count_together(proxied):
 
 
 def test_tries_are_bounded_doubled_and_forgotten(clock, monkeypatch):
-    monkeypatch.setattr(sessions, "MOST_TRIED", 250)
+    monkeypatch.setattr(sessions, "MAX_TRIED", 250)
     tries = SignInFailures(clock)
     for number in range(100):
         assert tries.pause("198.51.100.7", f"name{number}") == 0

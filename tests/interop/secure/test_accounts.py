@@ -67,7 +67,7 @@ def test_the_java_client_does_what_its_account_may(java_as: Callable[[str], Java
     ("account", "verb", "reason"),
     [
         ("reader-1", "send", "account reader-1 needs PUB on topic"),
-        ("writer-1", "create", "account writer-1 is no administrator"),
+        ("writer-1", "create", "account writer-1 is not an administrator"),
         ("unknown-1", "send", "account unknown-1 is unknown to this server"),
     ],
 )

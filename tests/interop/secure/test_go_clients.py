@@ -76,7 +76,7 @@ def test_the_go_client_does_what_its_account_may(guarded: OurServers, release: P
 @pytest.mark.parametrize(
     ("account", "secret", "reason"),
     [
-        ("writer-1", "another-secret", "the signature is not that of account writer-1"),
+        ("writer-1", "another-secret", "the signature does not match account writer-1"),
         ("unknown-1", "any-secret-at-all", "account unknown-1 is unknown"),
         ("reader-1", None, "account reader-1 needs PUB on topic"),
     ],

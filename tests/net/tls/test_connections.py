@@ -167,7 +167,7 @@ async def test_bytes_that_come_one_by_one_make_a_handshake_too(serve_tls, author
     [
         (lambda authority, _: authority.issue("server", ends_in_days=-1), "expired"),
         (lambda authority, _: authority.issue("server", "10.1.2.3"), "for another host .*127.0.0.1"),
-        (lambda _, another: another.issue("server"), "not vouched for by .*authority.pem"),
+        (lambda _, another: another.issue("server"), "not signed by .*authority.pem"),
     ],
     ids=["expired", "another host", "another authority"],
 )
@@ -373,7 +373,7 @@ async def test_who_begins_a_handshake_and_stops_is_closed_in_time(serve_tls, clo
 
 
 async def test_half_open_handshakes_beyond_a_number_push_out_the_oldest(serve_tls, call, authority, monkeypatch):
-    monkeypatch.setattr(first_bytes, "MOST_HANDSHAKES", 3)
+    monkeypatch.setattr(first_bytes, "MAX_HANDSHAKES", 3)
     server = await serve_tls()
     opened = []
     for _ in range(5):
@@ -391,7 +391,7 @@ async def test_half_open_handshakes_beyond_a_number_push_out_the_oldest(serve_tl
 
 
 async def test_silent_connections_beyond_a_number_push_out_the_oldest(serve_tls, call, monkeypatch, until):
-    monkeypatch.setattr(first_bytes, "MOST_WAITING", 3)
+    monkeypatch.setattr(first_bytes, "MAX_WAITING", 3)
     server = await serve_tls()
     opened = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(3)]
     await until(lambda: _unknown(server) == 3)
@@ -425,7 +425,7 @@ async def test_a_plain_client_is_told_of_a_server_that_just_closes(until):
     other = await asyncio.start_server(close, "127.0.0.1", 0)
     port = other.sockets[0].getsockname()[1]
     channel = await connect(f"127.0.0.1:{port}", Dispatcher(), SystemClock())
-    with pytest.raises(ConnectionLost, match="may take TLS connections only"):
+    with pytest.raises(ConnectionLost, match="may accept TLS connections only"):
         await channel.call(ASKED, timeout=30)
     await channel.close()
     other.close()

@@ -214,7 +214,7 @@ def test_after_a_power_cut_of_all_the_longest_log_is_elected_and_the_loss_noted(
         machine.start_after(0.2)
     set_.until_elected(6.0)
     assert set_.master().log.end >= longest.log.end
-    assert set_.registry.record.losses[-1].reason.startswith("all replicas that were in sync came back")
+    assert set_.registry.record.losses[-1].reason.startswith("all replicas that were in sync returned")
     set_.wait(10.0)
     assert set_.in_sync() == {1, 2, 3}
 

@@ -199,13 +199,13 @@ def test_deleted_index_is_made_again_byte_for_byte(tmp_path: Path) -> None:
     assert contents(tmp_path) == before
 
 
-@pytest.mark.parametrize("power_cut", [False, True])
-def test_crash_loses_no_key(tmp_path: Path, power_cut: bool) -> None:
+@pytest.mark.parametrize("power_loss", [False, True])
+def test_crash_loses_no_key(tmp_path: Path, power_loss: bool) -> None:
     with opened(tmp_path / "first") as store:
         fill(store, 30)
         store.index_step(0)
         fill(store, 30, first=30)
-        copy = crashed_copy(tmp_path / "first", tmp_path / "second", power_cut=power_cut)
+        copy = crashed_copy(tmp_path / "first", tmp_path / "second", power_loss=power_loss)
         store.index_step(1)
     with opened(copy) as store:
         assert found(store, "even") == [b"body %d" % n for n in range(58, -1, -2)]
@@ -234,7 +234,7 @@ def test_a_foreign_file_in_the_index_is_left_alone(tmp_path: Path, caplog: pytes
     with opened(tmp_path) as store:
         fill(store, 5)
         assert found(store, "k3") == [b"body 3"]
-    assert "notes.txt is no file of the store" in caplog.text
+    assert "notes.txt is not a file of the store" in caplog.text
 
 
 @pytest.mark.parametrize("place", [0, 2])

@@ -53,7 +53,7 @@ def test_forgotten_pages_come_back_as_they_were(tmp_path: Path) -> None:
 
 @only_linux
 def test_a_log_keeps_only_its_end_in_memory(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(room_ahead, "KEPT_BEHIND", 4 * PAGE)
+    monkeypatch.setattr(room_ahead, "MAPPED_BEFORE_END", 4 * PAGE)
     monkeypatch.setattr(room_ahead, "FIRST_STRETCH", PAGE)
     monkeypatch.setattr(room_ahead, "LAST_STRETCH", PAGE)
     with opened(tmp_path, segment_bytes=1 << 18) as store:

@@ -299,7 +299,7 @@ def test_a_store_in_use_is_not_looked_at(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_is_no_store_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="is no data folder of a broker"):
+    with pytest.raises(UsageError, match="is not a data folder of a broker"):
         checked(tmp_path)
 
 

@@ -139,7 +139,7 @@ def test_a_queue_that_a_deletion_notes_before_its_entries_are_flushed_is_kept(tm
         store.append(message(topic="gone"))
         fill(store, 10)
         store.delete_topic("gone").result(PATIENCE_SECONDS)
-        copy = crashed_copy(tmp_path / "live", tmp_path / "copy", power_cut=True)
+        copy = crashed_copy(tmp_path / "live", tmp_path / "copy", power_loss=True)
     shutil.rmtree(copy / "consumequeue" / TOPIC)  # was not on disk
     with opened(copy) as store:
         assert bodies(store, 1) == [b"body %d" % number for number in range(1, 10, 2)]

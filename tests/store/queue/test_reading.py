@@ -92,14 +92,14 @@ def test_who_asks_for_more_bytes_gets_a_bulk_read(tmp_path: Path) -> None:
         assert store.read(TOPIC, 0, 0, 500).count == min(32, 1000 // size)
 
 
-@pytest.mark.parametrize("most_bytes", [1, 1001, 5000, 1 << 20])
-def test_bulk_reads_find_what_looking_at_each_entry_finds(tmp_path: Path, most_bytes: int) -> None:
+@pytest.mark.parametrize("max_bytes", [1, 1001, 5000, 1 << 20])
+def test_bulk_reads_find_what_looking_at_each_entry_finds(tmp_path: Path, max_bytes: int) -> None:
     limits = {"max_transfer_bytes": 1, "bulk_transfer_bytes": 1 << 20, "bulk_transfer_count": 2000}
     with opened(tmp_path, consume_queue_entries=3000, **limits) as store:
         for count, queues in ((300, 1), (60, 2), (500, 1)):
             fill(store, count, queues=queues)
-        fast = store.read(TOPIC, 0, 7, 1500, max_bytes=most_bytes)
-        slow = store.read(TOPIC, 0, 7, 1500, max_bytes=most_bytes, wanted=Wanted(lambda code: True))
+        fast = store.read(TOPIC, 0, 7, 1500, max_bytes=max_bytes)
+        slow = store.read(TOPIC, 0, 7, 1500, max_bytes=max_bytes, wanted=Wanted(lambda code: True))
         assert [bytes(each) for each in fast.records] == [bytes(each) for each in slow.records]
         assert (fast.status, fast.next_offset, fast.count) == (slow.status, slow.next_offset, slow.count)
         assert len(found_bodies(fast)) == fast.count

@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
 
-from pyromq.broker.admin.settings_processor import MOST_SETTINGS_BYTES
+from pyromq.broker.admin.settings_processor import MAX_SETTINGS_BYTES
 from pyromq.broker.members.connections import Connections
 from pyromq.broker.modules import BrokerModule
 from pyromq.broker.shared_state import SharedState
@@ -54,10 +54,10 @@ AUDITED = (
 )
 # A field whose name contains one of these is logged without its value.
 SECRETS = ("secret", "password", "signature", "token")
-MOST_CHARACTERS = 256  # limit of a logged text, such as a field's value; longer texts are cut
+MAX_CHARACTERS = 256  # limit of a logged text, such as a field's value; longer strings are cut
 FILE_BYTES = 16 << 20  # size of the audit log at which a new file is begun
 OLDER_FILES = 4  # full files of the audit log kept besides the present one
-MOST_WAITING = 10_000  # limit of unwritten lines, while the disk does not respond; further lines are lost
+MAX_WAITING = 10_000  # limit of unwritten lines, while the disk does not respond; further lines are lost
 
 
 class AuditLog:
@@ -112,7 +112,7 @@ class AuditFile:
     def append(self, line: bytes) -> None:
         """Queue a line to be written by the thread. Never raises, never blocks."""
         with self._lock:
-            if len(self._waiting) == MOST_WAITING:
+            if len(self._waiting) == MAX_WAITING:
                 self._missing += 1
                 return
             self._waiting.append(line)
@@ -190,7 +190,7 @@ def _named(request: RemotingRequest) -> dict[str, str]:
     try:
         if request.code == headers.SaveGroup.code:
             return {"group": decode_body(GroupConfig, request.body, REQUEST).name}
-        if request.code == headers.SaveBrokerSettings.code and len(request.body) <= MOST_SETTINGS_BYTES:
+        if request.code == headers.SaveBrokerSettings.code and len(request.body) <= MAX_SETTINGS_BYTES:
             return {"settings": ", ".join(parse_properties(request.body.decode()))}
     except (MQError, UnicodeDecodeError):
         pass
@@ -205,7 +205,7 @@ def _outcome(code: int | None) -> str:
 
 
 def _short(text: str | None) -> str | None:
-    return text if text is None or len(text) <= MOST_CHARACTERS else text[:MOST_CHARACTERS] + "..."
+    return text if text is None or len(text) <= MAX_CHARACTERS else text[:MAX_CHARACTERS] + "..."
 
 
 def _time(clock: Clock) -> str:

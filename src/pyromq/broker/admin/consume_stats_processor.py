@@ -1,7 +1,7 @@
 """Answers requests for bounds of queues and for the progress of groups in topics, from tools that show lag.
 
-A topic may have thousands of queues, so reading runs in slices between other requests, and records that are not in
-memory are loaded by a thread.
+A topic may have thousands of queues, so reading runs in slices between other requests. A thread loads records that are
+not in memory.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator
 
-from pyromq.broker.consuming.lags import look_at
+from pyromq.broker.consuming.lags import read_store_times
 from pyromq.broker.shared_state import SharedState
 from pyromq.errors import TopicNotFound
 from pyromq.message import MessageQueue
@@ -35,7 +35,7 @@ from pyromq.remoting.headers import (
     TopicConsumers,
     TopicStatistics,
 )
-from pyromq.slow_work import breathe
+from pyromq.slow_work import yield_slice
 from pyromq.store.queue.reading import Place
 
 Asked = tuple[int, int]  # queue id and queue offset of one message of a topic
@@ -86,7 +86,7 @@ class ConsumeStatsProcessor:
                     lag += sum(queue.broker_offset - queue.consumer_offset for queue in stats.queues.values())
                     progress.append(stats)
             listed.append({group.name: progress})
-            await breathe()
+            await yield_slice()
         address = self._config.advertised_address
         return await in_pieces(ConsumeStatsList(broker_address=address, groups=listed, total_lag=lag))
 
@@ -102,7 +102,7 @@ class ConsumeStatsProcessor:
         for group in list(self._connections.consumer_groups()):
             if header.topic in group.subscriptions:
                 groups.add(group.name)
-            await breathe()
+            await yield_slice()
         return await in_pieces(GroupList(groups=sorted(groups)))
 
     def _known(self, name: str) -> TopicConfig:
@@ -122,7 +122,7 @@ class ConsumeStatsProcessor:
         ends = {}
         for queue_id in range(topic.write_queues):
             ends[queue_id] = self._store.max_offset(topic.name, queue_id)
-            await breathe()
+            await yield_slice()
         stored_ms = await self._stored_ms(topic, [(queue_id, end - 1) for queue_id, end in ends.items()])
         queues = {}
         for queue_id, end in ends.items():
@@ -131,7 +131,7 @@ class ConsumeStatsProcessor:
                 max_offset=end,
                 last_update_ms=stored_ms.get((queue_id, end - 1), 0),
             )
-            await breathe()
+            await yield_slice()
         return TopicStats(queues=queues)
 
     async def _of_group(self, group: str, topic: TopicConfig) -> ConsumeStats:
@@ -139,7 +139,7 @@ class ConsumeStatsProcessor:
         offsets = {}
         for queue_id in range(topic.read_queues):
             offsets[queue_id] = self._offsets.find(group, topic.name, queue_id) or 0
-            await breathe()
+            await yield_slice()
         stored_ms = await self._stored_ms(topic, [(queue_id, offset - 1) for queue_id, offset in offsets.items()])
         queues = {}
         for queue_id, offset in offsets.items():
@@ -151,7 +151,7 @@ class ConsumeStatsProcessor:
                 next_offset=None if popped is None else popped.next_offset,
                 in_flight=None if popped is None else popped.in_flight,
             )
-            await breathe()
+            await yield_slice()
         return ConsumeStats(consume_tps=self._statistics.group_rate(topic.name, group), queues=queues)
 
     async def _spans(self, group: str, topic: TopicConfig) -> list[QueueTimeSpan]:
@@ -184,11 +184,11 @@ class ConsumeStatsProcessor:
         """Return the store times (ms since 1970) of these messages; messages that do not exist are omitted."""
         known: dict[Asked, Place] = {}
         for queue_id, offset in asked:
-            await breathe()
+            await yield_slice()
             if (place := self._store.reading.place(topic.name, queue_id, offset)) is not None:
                 known[queue_id, offset] = place
         found: dict[Asked, int] = {}
-        await look_at(self._store, known, found)
+        await read_store_times(self._store, known, found)
         return found
 
     def _queue(self, topic: TopicConfig, queue_id: int) -> MessageQueue:

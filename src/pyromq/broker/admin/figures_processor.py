@@ -15,7 +15,7 @@ from pyromq.remoting.bodies import (
 from pyromq.remoting.command import Call, Reply
 from pyromq.remoting.dispatch import answers
 from pyromq.remoting.headers import BrokerFigures
-from pyromq.slow_work import breathe
+from pyromq.slow_work import yield_slice
 
 
 class FiguresProcessor:
@@ -39,7 +39,7 @@ class FiguresProcessor:
         topics = []
         for topic in sorted(self._topics, key=lambda each: each.name):
             topics.append(await self._topic(topic))
-            await breathe()
+            await yield_slice()
         groups = []
         enabled = {group.name: group.consume_enabled for group in self._groups}
         of_groups = self._offsets.topics_by_group()
@@ -62,7 +62,7 @@ class FiguresProcessor:
                 messages += end - self._store.min_offset(name, queue_id)
                 last[queue_id] = end - 1
         stored_ms: dict[int, int] = {}
-        await self._times.look(name, last, stored_ms)
+        await self._times.read(name, last, stored_ms)
         last_ms = max(stored_ms.values(), default=0)
         return TopicFigures(
             name, topic.read_queues, topic.write_queues, topic.permission, topic.order, messages, sent, last_ms
@@ -74,7 +74,7 @@ class FiguresProcessor:
             topic = self._topics.find(name)
             if topic is not None and self._connections.subscribes(group, name):
                 found.append(await self._progress(group, topic))
-            await breathe()
+            await yield_slice()
         return found
 
     def _group(self, name: str, progress: list[ConsumedTopicFigures], *, enabled: bool) -> GroupFigures:
@@ -82,14 +82,14 @@ class FiguresProcessor:
         return GroupFigures(
             name,
             members=[each.client_id for each in consumers.members] if consumers is not None else [],
-            differs=consumers is not None and not consumers.wants_alike(),
+            differs=consumers is not None and not consumers.subscribes_alike(),
             enabled=enabled,
             topics=progress,
         )
 
     async def _progress(self, group: str, topic: TopicConfig) -> ConsumedTopicFigures:
         lag, stored = Lag(group, topic.name), self._offsets.of_topic(group, topic.name)
-        await self._lags.look(lag, topic.read_queues)
+        await self._lags.fill(lag, topic.read_queues)
         consumed = sum(stored.get(queue_id, 0) for queue_id in range(topic.read_queues))
         in_flight = self._in_flight.count_of(group, topic.name)
         return ConsumedTopicFigures(topic.name, consumed, lag.count, lag.age_ms(self._clock.now_ms()), in_flight)

@@ -30,7 +30,7 @@ from pyromq.remoting.headers import (
     DeleteGroup,
     SaveGroup,
 )
-from pyromq.slow_work import breathe
+from pyromq.slow_work import yield_slice
 from pyromq.store.table_file import when_saved
 
 logger = logger_of(__name__)
@@ -82,7 +82,7 @@ class GroupProcessor:
             if queues := self._offsets.queues_at(key):
                 offsets[key] = queues
             if number % KEYS_AT_ONCE == 0:
-                await breathe()
+                await yield_slice()
         return await in_pieces(ConsumerOffsetTable(offsets=offsets))
 
     @answers(AllDelayOffsets)
@@ -98,7 +98,7 @@ class GroupProcessor:
         topics = {header.topic} if header.topic else self._offsets.topics_of(header.source_group)
         for topic in topics - {retry_topic(header.source_group)}:
             self._offsets.clone(header.source_group, header.destination_group, topic)
-            await breathe()
+            await yield_slice()
         return Reply()
 
     @answers(CorrectionOffsets)
@@ -108,7 +108,7 @@ class GroupProcessor:
         For a queue where the compared group's offset is lower, 2^63 - 1 is returned.
         Source: RocketMQ 4.9.8, AdminBrokerProcessor.queryCorrectionOffset.
         """
-        await breathe()  # lets requests of other connections go first
+        await yield_slice()  # lets requests of other connections go first
         filtered = {group for group in (header.filter_groups or "").split(",") if group}
         corrected = self._offsets.lowest_except(header.topic, filtered)
         for queue_id, offset in self._offsets.of_topic(header.compare_group, header.topic).items():

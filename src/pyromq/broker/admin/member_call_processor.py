@@ -26,7 +26,7 @@ from pyromq.remoting.headers import (
     ResetClientOffset,
     ResetOffset,
 )
-from pyromq.slow_work import breathe
+from pyromq.slow_work import yield_slice
 
 RELAY_SECONDS = 10.0  # longest wait for a member's response to a relayed request
 STATUS_SECONDS = 5.0  # longest wait for a member's response with its offsets
@@ -83,7 +83,7 @@ class MemberCallProcessor:
         for queue_id in range(topic.write_queues):
             queue = MessageQueue(topic.name, self._broker_name, queue_id)
             queues[queue] = await self._reset_to(header, queue_id, bool(members))
-            await breathe()
+            await yield_slice()
         if not members:
             raise ConsumerNotOnline(
                 f"Consumer not online, so can not reset offset. Group: {header.group} Topic: {header.topic} "

@@ -14,7 +14,7 @@ from pyromq.remoting.bodies import QueueEntriesBody, QueueEntryBody, Subscriptio
 from pyromq.remoting.command import Call, Reply
 from pyromq.remoting.dispatch import answers
 from pyromq.remoting.headers import QueryMessage, QueryMessageResponse, QueueEntries, ViewMessage
-from pyromq.slow_work import breathe, completed, loaded
+from pyromq.slow_work import completed, loaded, yield_slice
 from pyromq.store.message_store import QueueEntry
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 MAX_MATCHES = 64  # limit of messages in the reply to a query by key: upstream's maxMsgsNumBatch
 UNIQUE_KEY_MATCHES = 32  # limit of messages in the reply to a query by unique key: defaultQueryMaxNum
-MOST_ENTRIES = 16_384  # limit of queue entries in one reply; upstream has no limit
+MAX_ENTRIES = 16_384  # limit of queue entries in one reply; upstream has no limit
 ENTRIES_AT_ONCE = 64  # queue entries read, some with their records, before other connections are served
 
 
@@ -57,13 +57,13 @@ class QueryMessageProcessor:
         answer = QueryMessageResponse(
             index_last_ms=found.last_update_ms, index_last_log_offset=found.last_update_log_offset
         )
-        await breathe()  # lets requests of other connections go first
+        await yield_slice()  # lets requests of other connections go first
         await loaded(self._store.residency.to_load((offset, len(record)) for offset, record in there.items()))
         return Reply(answer, fitting, remark=remark)
 
     @answers(ViewMessage)
     async def by_log_offset(self, header: ViewMessage, call: Call) -> Reply:
-        await breathe()  # lets requests of other connections go first
+        await yield_slice()  # lets requests of other connections go first
         await self._store.residency.load_record(header.offset)
         record = self._store.confirmed_record_at(header.offset)
         if record is None:
@@ -86,7 +86,7 @@ class QueryMessageProcessor:
         subscription = self._subscription(header.consumer_group, topic)
         wanted = filter_of(subscription.expression_type, subscription.expression) if subscription is not None else None
         entries: list[QueueEntryBody] = []
-        end = min(header.index + min(header.count, MOST_ENTRIES), last)
+        end = min(header.index + min(header.count, MAX_ENTRIES), last)
         reads_records = wanted is not None and wanted.accepts_record is not None
         to_load = self._store.reading.to_load if reads_records else self._store.reading.pages_to_verify
         for index in range(header.index, end, ENTRIES_AT_ONCE):
@@ -95,7 +95,7 @@ class QueryMessageProcessor:
             for entry in self._store.entries(topic, queue_id, index, count):
                 accepted = wanted is not None and self._passes(entry, wanted)
                 entries.append(QueueEntryBody(entry.log_offset, entry.size, entry.tags_code, accepted=accepted))
-            await breathe()
+            await yield_slice()
         body = QueueEntriesBody(min_index=first, max_index=last, entries=entries, subscription=subscription)
         return await in_pieces(body)
 
@@ -112,11 +112,11 @@ class QueryMessageProcessor:
         return consumers.subscriptions.get(topic) if consumers is not None else None
 
 
-def _newest(records: list[memoryview], most_bytes: int) -> list[memoryview]:
-    """Return as many of the last records as fit `most_bytes` together, at least one."""
+def _newest(records: list[memoryview], max_bytes: int) -> list[memoryview]:
+    """Return as many of the last records as fit `max_bytes` together, at least one."""
     size = 0
     for number, record in enumerate(reversed(records)):
         size += len(record)
-        if number and size > most_bytes:
+        if number and size > max_bytes:
             return records[-number:]
     return records

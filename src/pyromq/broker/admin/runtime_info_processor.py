@@ -35,7 +35,7 @@ from pyromq.remoting.headers import (
     ConsumerConnections,
     ProducerConnections,
 )
-from pyromq.slow_work import breathe
+from pyromq.slow_work import yield_slice
 from pyromq.store.retention import around
 
 FALL_SIZE, FALL_TIME = "GROUP_GET_FALL_SIZE", "GROUP_GET_FALL_TIME"
@@ -89,7 +89,7 @@ class RuntimeInfoProcessor:
     async def _fall(self, header: BrokerStatistics) -> Reply:
         """Return how far a group is behind in a queue now: bytes of log, or ms. Upstream only logs this figure.
 
-        Minute, hour and day of the reply have the same value, which is no sum. Source:
+        Minute, hour and day of the reply have the same value, which is not a sum. Source:
         BrokerStatsManager.recordDiskFallBehindSize.
         """
         queue_text, _, rest = header.stats_key.partition("@")
@@ -124,7 +124,7 @@ class RuntimeInfoProcessor:
         for member in group.members:
             wanted = group.wanted_by.get((member.session, member.client_id), {}) if header.details else None
             connections.append(_connection(member, wanted))
-            await breathe()
+            await yield_slice()
         body = ConsumerConnection(
             connections=connections,
             subscriptions=dict(group.subscriptions),
@@ -149,7 +149,7 @@ class RuntimeInfoProcessor:
         connections = []
         for member in members:
             connections.append(_connection(member))
-            await breathe()
+            await yield_slice()
         return await in_pieces(ProducerConnection(connections=connections))
 
     @answers(AllProducers)
@@ -158,7 +158,7 @@ class RuntimeInfoProcessor:
         for group in self._connections.producer_groups():
             for member in self._shown(group, call.account):
                 groups.setdefault(group, []).append(_producer(member))
-                await breathe()
+                await yield_slice()
         return await in_pieces(ProducerTable(groups=groups))
 
     def _shown(self, group: str, asker: str | None) -> list[GroupMember]:

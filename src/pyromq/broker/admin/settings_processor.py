@@ -33,8 +33,8 @@ _FIXED_HERE = {
     "msgTraceTopicName": TRACE_TOPIC,
     "traceOn": "true",
 }
-MOST_SETTINGS_BYTES = 64 << 10  # limit of a request's body; all settings together have 4 kB
-_MOST_CHARACTERS = 1000  # limit of a setting's value; the list of 18 delay levels has 60
+MAX_SETTINGS_BYTES = 64 << 10  # limit of a request's body; all settings together have 4 kB
+_MAX_CHARACTERS = 1000  # limit of a setting's value; the list of 18 delay levels has 60
 BLACK_LIST = frozenset({"brokerConfigPath", "rocketmqHome", "configBlackList"})
 
 
@@ -79,8 +79,8 @@ class SettingsProcessor:
 
 
 def _parsed(body: bytes) -> dict[str, str]:
-    if len(body) > MOST_SETTINGS_BYTES:
-        raise BrokerError(f"the settings have {len(body)} bytes; the limit is {MOST_SETTINGS_BYTES}")
+    if len(body) > MAX_SETTINGS_BYTES:
+        raise BrokerError(f"the settings have {len(body)} bytes; the limit is {MAX_SETTINGS_BYTES}")
     try:
         return parse_properties(body.decode())
     except UnicodeDecodeError as error:
@@ -96,7 +96,7 @@ def _check_changeable(changes: dict[str, str]) -> None:
             raise NoPermission(f"setting {name} cannot be changed while the broker runs")
         if name not in SETTINGS:
             raise BrokerError(f"setting '{excerpt(name)}' is unknown to this broker")
-        if len(text) > _MOST_CHARACTERS or not text.isprintable():
+        if len(text) > _MAX_CHARACTERS or not text.isprintable():
             raise BrokerError(
-                f"setting {name} is '{excerpt(text, 80)}'; write up to {_MOST_CHARACTERS} printable characters"
+                f"setting {name} is '{excerpt(text, 80)}'; write up to {_MAX_CHARACTERS} printable characters"
             )

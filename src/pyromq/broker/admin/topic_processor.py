@@ -59,7 +59,7 @@ class TopicProcessor:
         check_changeable(self._topics, header.topic)
         _check_numbers(header)
         if header.topic in self._topics.leaving:
-            raise BrokerError(f"topic[{header.topic}] is being deleted; create it again in a moment")
+            raise BrokerError(f"topic[{header.topic}] is being deleted; try again later")
         known = self._topics.find(header.topic)
         topic = TopicConfig(
             name=header.topic,

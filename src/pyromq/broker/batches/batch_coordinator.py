@@ -38,12 +38,12 @@ from pyromq.store.queue.consume_queue import FILLER_SIZE
 logger = logger_of(__name__)
 
 GROUP = "CID_RMQ_SYS_HALF_RUNS"
-LOADING_SECONDS = 1.0  # longest wait for a run's record to be loaded; the alarm usually rings earlier
-LOOK_SECONDS = 60.0  # longest time between two searches for timed-out batch transactions
+LOADING_SECONDS = 1.0  # longest wait for a run's record to be loaded; the alarm usually fires earlier
+CHECK_SECONDS = 60.0  # longest time between two searches for timed-out batch transactions
 
 
 class BatchCoordinator:
-    """The batch transactions of one broker. `alarm` rings when `step` has decided messages to publish."""
+    """The batch transactions of one broker. `alarm` fires when `step` has decided messages to publish."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class BatchCoordinator:
         # Queue offset of each note, and of the run that must be settled before the note is no longer needed.
         self._notes: deque[tuple[int, int]] = deque()
         self._last_note = 0  # log offset of the latest note
-        self._next_look = 0.0
+        self._next_check = 0.0
         self._queues = InternalQueues(
             GROUP, [(HALF_RUN_TOPIC, 0), (LEDGER_TOPIC, ENTRIES), (LEDGER_TOPIC, NOTES)], store, offsets
         )
@@ -88,7 +88,7 @@ class BatchCoordinator:
         self._queues.follow(self.apply, self._read)
         self._queues.saved = self._not_needed()
 
-    def mend(self) -> None:
+    def repair(self) -> None:
         """Find the messages that are visible although their note is missing.
 
         A crash may have lost the note, or a follower became the master before the note arrived. Must be called once,
@@ -109,7 +109,7 @@ class BatchCoordinator:
     def _apply_run(self, record: StoredMessage) -> None:
         run = run_of(record.queue_offset, record.log_offset, record.properties)
         if run is None:
-            logger.error("the record at log offset %d is no run of half messages: skipped", record.log_offset)
+            logger.error("the record at log offset %d is not a run of half messages: skipped", record.log_offset)
             return
         age_seconds = max(0.0, (self._clock.now_ms() - record.store_ms) / 1000)
         topic, owner = record.properties[Property.REAL_TOPIC], record.properties.get(ACCOUNT)
@@ -159,7 +159,7 @@ class BatchCoordinator:
         transaction is decided, `LimitReached`, `MessageRefused`, `StoreNotWritable`.
         """
         if self._ledger.find(run.transaction) is not None:
-            raise BatchDecided(f"transaction {run.transaction!r} is decided; attempt {run.token!r} comes too late")
+            raise BatchDecided(f"transaction {run.transaction!r} is decided; attempt {run.token!r} is too late")
         if self._runs.has(run.transaction, run.token, run.number):
             return
         self._topics.for_group_retry(HALF_RUN_TOPIC, 1)  # tools can read only topics with settings
@@ -183,7 +183,7 @@ class BatchCoordinator:
             return decision, False
         self._runs.check_complete(transaction, attempts)
         decision = self._ledger.decide(transaction, attempts, content=content, holder=holder)
-        self.alarm.ring_within(0)
+        self.alarm.schedule_within(0)
         return decision, True
 
     def roll_back(self, transaction: str, tokens: list[str]) -> None:
@@ -202,15 +202,15 @@ class BatchCoordinator:
         Raises `StoreNotWritable`, and `StoreError` if a file cannot be read; the next call resumes at the same message.
         """
         now = self._clock.monotonic()
-        if now >= self._next_look:
-            self._next_look = now + min(LOOK_SECONDS, self._config.half_run_timeout_ms / 2000)
+        if now >= self._next_check:
+            self._next_check = now + min(CHECK_SECONDS, self._config.half_run_timeout_ms / 2000)
             self._time_out()
             self._ledger.expire()
         if self._fetching.is_under_way or self._fetching.lacks(self._publications.unread()):
             return LOADING_SECONDS
         if self._publications:
             self._publications.publish()
-        return 0.0 if self._publications else self._next_look - now
+        return 0.0 if self._publications else self._next_check - now
 
     def _time_out(self) -> None:
         for transaction, tokens in self._runs.silent(self._config.half_run_timeout_ms):

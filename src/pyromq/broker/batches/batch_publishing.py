@@ -1,7 +1,7 @@
 """Publishes decided runs (requests with messages of one queue): their messages become visible, each once.
 
-Messages are appended in slices, in order of the decisions. Behind each slice comes a note of how far the transaction is
-visible. A crash can separate messages from their note only at the end of the log. Each message names its run, in the
+Messages are appended in slices, in order of the decisions. A note of how far the transaction is visible follows each
+slice. A crash can separate messages from their note only at the end of the log. Each message names its run, in the
 field for the half message's offset. So a restart counts messages without a note, and does not append them again.
 """
 
@@ -70,19 +70,19 @@ class _OpenRun:
         members = islice(decode_batch(self._batch), first, end)
         return iter(()) if self.shape is None else self.shape.messages(members)
 
-    def next_slice(self, first: int, most_bytes: int) -> tuple[int, list[StoredMessage]]:
+    def next_slice(self, first: int, max_bytes: int) -> tuple[int, list[StoredMessage]]:
         """Return the number of messages in the next slice, and the messages themselves if they must be decoded.
 
-        Without decoding the messages are []. The slice ends once it has `most_bytes`.
+        Without decoding the messages are []. The slice ends once it has `max_bytes`.
         """
         if self.members is not None:
-            return self.members.next_slice(first, SLICE, most_bytes), []
+            return self.members.next_slice(first, SLICE, max_bytes), []
         messages: list[StoredMessage] = []
         size = 0
         for message in self._messages:
             messages.append(message)
             size += len(message.stored_body)
-            if len(messages) == MADE_SLICE or size >= most_bytes:
+            if len(messages) == MADE_SLICE or size >= max_bytes:
                 break
         return len(messages), messages
 
@@ -139,7 +139,7 @@ class BatchPublishing:
 
         Must be called once, before messages are published.
 
-        Such messages are behind the last note, whose log offset is `last_note`.
+        Such messages follow the last note, whose log offset is `last_note`.
         """
         publication = self._first  # only messages of the first publication may be partly visible
         if publication is None:

@@ -29,11 +29,11 @@ from pyromq.remoting.bodies import (
 from pyromq.remoting.command import Call, Reply
 from pyromq.remoting.dispatch import answers
 from pyromq.remoting.headers import CommitBatch, FindBatch, HalfRunStored, ListBatches, RollBackBatch, SendHalfRun
-from pyromq.slow_work import breathe
+from pyromq.slow_work import yield_slice
 from pyromq.store.batch_appends import members_of
 
 MAX_NAME = 255  # limit of a transaction's name or a token (characters): both are properties of each run
-MOST_LISTED = 200  # limit of transactions in one list
+MAX_LISTED = 200  # limit of transactions in one list
 # Length of properties (characters) that surely fits a record, in any encoding and with any cluster name.
 _SURELY_SHORT = 4096
 
@@ -147,12 +147,12 @@ class BatchTransactionProcessor:
         found: list[UndecidedBatch] = []
         count = 0
         for name in self._batches.undecided_names():
-            await breathe()
+            await yield_slice()
             undecided = self._batches.undecided(name)
             if undecided is None or not self._may_decide(call.account, undecided):
                 continue
             count += 1
-            if len(found) < MOST_LISTED and header.transaction in (None, name):
+            if len(found) < MAX_LISTED and header.transaction in (None, name):
                 found.append(self._batches.described(name))
         return Reply(body=encode_body(UndecidedBatches(found, count)))
 

@@ -90,8 +90,8 @@ class CommitDecisions:
         assert transaction not in self._decisions, "a name is decided once"
         self._quota.check(
             holder,
-            text=f"{holder} has {self._quota.of(holder)} decided batch transactions, all that one"
-            f" account or connection may, of {self._quota.used} in all; wait until some are forgotten",
+            text=f"{holder} has {self._quota.of(holder)} decided batch transactions, the limit of one"
+            f" account or connection, of {self._quota.used} in all; wait until some expire",
         )
         self._put_message.put_record(self._record(ENTRIES, LedgerEntry(transaction, attempts, content)))
         decision = self._decisions[transaction]  # the append has called `apply`

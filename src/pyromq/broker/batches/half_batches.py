@@ -98,8 +98,8 @@ class HalfBatches:
         """Raise `LimitReached` unless the holder (an account or connection) may have one more run."""
         self._quota.check(
             holder,
-            text=f"{holder} has {self._quota.of(holder)} undecided runs of batch transactions, all that one"
-            f" account or connection may, of {self._quota.used} in all; wait until some are decided or rolled back",
+            text=f"{holder} has {self._quota.of(holder)} undecided runs of batch transactions, the limit of one"
+            f" account or connection, of {self._quota.used} in all; wait until some are decided or rolled back",
         )
 
     def add(self, run: HalfBatch, *, topic: str, owner: str | None, age_seconds: float) -> None:

@@ -18,7 +18,7 @@ from pyromq.errors import LimitReached
 from pyromq.names import SYSTEM_GROUP_PREFIX
 from pyromq.remoting.bodies import ConsumerOffsetTable, decode_body
 from pyromq.store.json_file import JsonFile
-from pyromq.store.table_file import give_way
+from pyromq.store.table_file import release_gil
 
 _AT = "@"  # separates topic and group in a key of the table; names of topics and groups never contain it
 _PART = 500  # keys encoded without a pause: takes about 300 us, for which the event loop may have to wait
@@ -86,7 +86,7 @@ class ConsumerOffsets:
         while names := list(islice(keys, _PART)):
             queues = {key: own.get(key) or dict(self._table.get(key, {})) for key in names}
             parts.append(msgspec.json.encode({key: each for key, each in queues.items() if each})[1:-1])
-            give_way()
+            release_gil()
         return b'{"offsetTable":{' + b",".join(part for part in parts if part) + b"}}"
 
     def _lost(self) -> None:
@@ -177,7 +177,7 @@ class ConsumerOffsets:
             self._note(topic + _AT + destination)
 
     def lower(self, end_of: Callable[[str, int], int]) -> None:
-        """Lower offsets behind the end of their queue to that end, which `end_of(topic, queue id)` returns.
+        """Lower offsets beyond the end of their queue to that end, which `end_of(topic, queue id)` returns.
 
         A new master's queues may be shorter than the former master's. New messages must not be skipped.
         """
@@ -208,7 +208,7 @@ class ConsumerOffsets:
         return msgspec.json.encode(_ChangedOffsets(offsets, since is None))
 
     def adopt(self, data: bytes, end_of: Callable[[str, int], int]) -> None:
-        """Enter changed offsets of a master. An offset behind the queue's end, `end_of(topic, queue id)`, is lowered.
+        """Enter changed offsets of a master. An offset beyond the queue's end, `end_of(topic, queue id)`, is lowered.
 
         The progress of internal groups is kept, because this replica derives it from the log. Raises
         `msgspec.DecodeError`.

@@ -12,12 +12,12 @@ from typing import TypeVar
 
 from pyromq.broker.consuming.consumer_offsets import ConsumerOffsets
 from pyromq.record import store_ms_of
-from pyromq.slow_work import PagesToLoad, breathe, loaded
+from pyromq.slow_work import PagesToLoad, loaded, yield_slice
 from pyromq.store.message_store import MessageStore
 from pyromq.store.queue.reading import Place
 
 STEP = 64  # queues read between two pauses, in which the event loop serves other connections
-MOST_COLD = 2_000  # limit of records that one round reads from the disk; the following rounds read the others
+MAX_COLD = 2_000  # limit of records that one round reads from the disk; the following rounds read the others
 
 K = TypeVar("K")
 
@@ -29,35 +29,35 @@ async def stored_time(store: MessageStore, log_offset: int) -> int | None:
     return None if record is None else store_ms_of(record)
 
 
-async def look_at(
-    store: MessageStore, places: Mapping[K, Place], found: dict[K, int], *, most_cold: int = sys.maxsize
+async def read_store_times(
+    store: MessageStore, places: Mapping[K, Place], found: dict[K, int], *, max_cold: int = sys.maxsize
 ) -> int:
     """Enter the store times (ms) of the messages at `places` in `found`; return the number of records read from disk.
 
-    At most `most_cold` records are read from disk. The other messages on disk, and missing ones, are omitted in
+    At most `max_cold` records are read from disk. The other messages on disk, and missing ones, are omitted in
     `found`.
     """
     unread: PagesToLoad = []
     for number, (queue, offset) in enumerate(places.values()):
         if number % STEP == 0:
-            await breathe()
+            await yield_slice()
         unread += queue.entry_to_load(offset)
     await loaded(unread)
     begins: dict[K, int] = {}
     unread = []
     for number, (key, place) in enumerate(places.items()):
         if number % STEP == 0:
-            await breathe()
+            await yield_slice()
         if (begin := store.reading.log_offset_of(place)) is None:
             continue
         head = store.residency.heads_to_load((begin,))
-        if not head or len(unread) < most_cold:
+        if not head or len(unread) < max_cold:
             begins[key] = begin
             unread += head
     await loaded(unread)
     for number, (key, begin) in enumerate(begins.items()):
         if number % STEP == 0:
-            await breathe()
+            await yield_slice()
         if (record := store.record_at(begin)) is not None:
             found[key] = store_ms_of(record)
     return len(unread)
@@ -70,14 +70,14 @@ class StoreTimes:
         self._store = store
         self._known: dict[Place, int] = {}  # message's place -> store time (ms) read or reused in this round
         self._before: dict[Place, int] = {}  # message -> store time (ms) known in the round before
-        self._left = MOST_COLD  # records that this round may still read from the disk
+        self._left = MAX_COLD  # records that this round may still read from the disk
 
     def begin_round(self) -> None:
         """Begin a new round, and forget the messages that were not looked up in the round before."""
         self._known, self._before = {}, self._known
-        self._left = MOST_COLD
+        self._left = MAX_COLD
 
-    async def look(self, topic: str, offsets: Mapping[int, int], found: dict[int, int]) -> None:
+    async def read(self, topic: str, offsets: Mapping[int, int], found: dict[int, int]) -> None:
         """Enter in `found`, by queue id, the store time (ms) of the first message at or after each queue's offset.
 
         Queues without such a message, or whose store time is not known in this round, are omitted.
@@ -85,7 +85,7 @@ class StoreTimes:
         unknown: dict[int, Place] = {}
         for number, (queue_id, offset) in enumerate(offsets.items()):
             if number % STEP == 0:
-                await breathe()
+                await yield_slice()
             place = self._store.reading.first_from(topic, queue_id, offset)
             if place is None:
                 continue
@@ -94,7 +94,7 @@ class StoreTimes:
                 unknown[queue_id] = place
             else:
                 self._known[place] = found[queue_id] = stored_ms
-        read = await look_at(self._store, unknown, found, most_cold=self._left)
+        read = await read_store_times(self._store, unknown, found, max_cold=self._left)
         self._left -= read  # subtracted, not assigned: other calls may have read records meanwhile
         for queue_id, place in unknown.items():
             if queue_id in found:
@@ -133,15 +133,15 @@ class Lags:
         self._offsets = offsets
         self._times = times
 
-    async def look(self, lag: Lag, queues: int) -> None:
+    async def fill(self, lag: Lag, queues: int) -> None:
         """Fill in `lag` for the first `queues` queues. For a queue without a stored offset every message counts."""
         behind = {}
         consumed = self._offsets.of_topic(lag.group, lag.topic)
         for queue_ids in in_steps(queues):
-            await breathe()
+            await yield_slice()
             for queue_id in queue_ids:
                 offset = consumed.get(queue_id, 0)
                 count = lag.counts[queue_id] = max(0, self._store.max_offset(lag.topic, queue_id) - offset)
                 if count:
                     behind[queue_id] = offset
-        await self._times.look(lag.topic, behind, lag.stored_ms)
+        await self._times.read(lag.topic, behind, lag.stored_ms)

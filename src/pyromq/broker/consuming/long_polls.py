@@ -21,9 +21,9 @@ from pyromq.store.queue.consume_queue import QueueEntry
 
 LONGEST_SECONDS = 90.0  # longest wait of a pull: a connection idle for 120 s is closed, so the reply must come earlier
 SLICE_SECONDS = 0.001  # longest time spent on replies before other connections are served
-MOST_UNCONFIRMED = 800  # limit of unconfirmed entries that are compared with a new pull: as many as a read scans
+MAX_UNCONFIRMED = 800  # limit of unconfirmed entries that are compared with a new pull: as many as a read scans
 _TICK_SECONDS = 0.0625  # pulls that expire within the same tick are answered together
-_MOST_CODES = 16  # limit of tags codes of a filter in the index by code; other filters are called for each message
+_MAX_CODES = 16  # limit of tags codes of a filter in the index by code; other filters are called for each message
 
 
 class LongPoll(msgspec.Struct, gc=False, eq=False):
@@ -43,7 +43,7 @@ class LongPoll(msgspec.Struct, gc=False, eq=False):
 
     @property
     def weight(self) -> int:
-        """The weight of this pull against the limit, at least 1. It grows with the memory of the filter."""
+        """The weight of this pull against the limit, at least 1; grows with the memory of the filter."""
         return 1 + self.wanted.weight
 
 
@@ -93,7 +93,7 @@ class _QueuePolls:
 
     def _tables_of(self, wanted: Filter) -> Iterator[dict[Filter, None]]:
         codes = wanted.codes
-        if not codes or len(codes) > _MOST_CODES:
+        if not codes or len(codes) > _MAX_CODES:
             yield self.others
         else:
             for code in codes:
@@ -143,7 +143,7 @@ class LongPolls:
             poll.future.set_result(_outcome(poll))
             return poll.future
         polls = self._polls_of(poll.peer)
-        text = f"[OVERLOAD]{len(polls)} pulls of this connection wait, all that one connection may have; send fewer"
+        text = f"[OVERLOAD]{len(polls)} pulls of this connection wait, the limit of one connection; send fewer"
         self._quota.take(poll.peer, poll.weight, text=text)
         poll.due = math.ceil((self._clock.monotonic() + min(seconds, LONGEST_SECONDS)) / _TICK_SECONDS)
         key = poll.topic, poll.queue_id
@@ -187,13 +187,13 @@ class LongPolls:
             self.parked.pop(key, None)
 
     def park_behind(self, entries: Sequence[QueueEntry], poll: LongPoll, seconds: float) -> Later:
-        """Keep a pull, as `park` does. It is answered when one of `entries`, which it accepts, is confirmed.
+        """Keep a pull, as `park` does, until one of `entries` that the pull accepts is confirmed.
 
-        The entries are stored and not confirmed, at most `MOST_UNCONFIRMED`. With so many entries, the pull is answered
-        when they are confirmed, also without an accepted message.
+        The entries are stored and not confirmed, at most `MAX_UNCONFIRMED`. With that many entries, the pull is
+        answered once they are confirmed, even without an accepted message.
         """
         later = self.park(poll, seconds)
-        if len(entries) >= MOST_UNCONFIRMED:
+        if len(entries) >= MAX_UNCONFIRMED:
             self._when_confirmed(partial(self._make_ready, (poll,)))
         else:
             for entry in entries:

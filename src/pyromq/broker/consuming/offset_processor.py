@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pyromq.broker.consuming.lags import look_at
+from pyromq.broker.consuming.lags import read_store_times
 from pyromq.broker.shared_state import SharedState
 from pyromq.errors import BrokerError, QueryNotFound, TopicNotFound
 from pyromq.names import check_group
@@ -21,7 +21,7 @@ from pyromq.remoting.headers import (
     SearchOffset,
     UpdateConsumerOffset,
 )
-from pyromq.slow_work import breathe
+from pyromq.slow_work import yield_slice
 
 
 class OffsetProcessor:
@@ -89,7 +89,7 @@ class OffsetProcessor:
         first = self._store.reading.first_from(header.topic, header.queue_id, 0)
         found: dict[str, int] = {}
         if first is not None:
-            await look_at(self._store, {"first": first}, found)
+            await read_store_times(self._store, {"first": first}, found)
         return Reply(EarliestStoreTimeResponse(timestamp=found.get("first", -1)))
 
     @answers(ConsumerList)
@@ -97,5 +97,5 @@ class OffsetProcessor:
         group = self._connections.consumers(header.consumer_group)
         if group is None:
             raise BrokerError(f"no consumer for this group, {header.consumer_group}")
-        await breathe()  # lets requests of other connections go first
+        await yield_slice()  # lets requests of other connections go first
         return await in_pieces(ConsumerIds(client_ids=[member.client_id for member in group.members]))

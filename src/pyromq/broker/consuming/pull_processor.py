@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from pyromq.broker.consuming.long_polls import MOST_UNCONFIRMED, LongPoll
+from pyromq.broker.consuming.long_polls import MAX_UNCONFIRMED, LongPoll
 from pyromq.broker.put_message import PutMessage
 from pyromq.broker.role import MASTER
 from pyromq.broker.shared_state import SharedState
@@ -37,7 +37,7 @@ from pyromq.store.message_store import ReadResult, ReadStatus
 logger = logger_of(__name__)
 
 EVENT_SECONDS = 1.0  # shortest time between two OFFSET_MOVED_EVENT messages of one group and queue
-MOST_REMEMBERED = 10_000  # limit of remembered events (by group and queue); beyond it, all are forgotten
+MAX_REMEMBERED = 10_000  # limit of remembered events (by group and queue); beyond it, all are forgotten
 _CODES = {
     ReadStatus.NO_MATCHED_MESSAGE: ResponseCode.PULL_RETRY_IMMEDIATELY,
     ReadStatus.MESSAGE_WAS_REMOVING: ResponseCode.PULL_RETRY_IMMEDIATELY,
@@ -168,8 +168,8 @@ class PullProcessor:
     def _suggested(self, header: PullMessage, found: ReadResult) -> int:
         """Return the id of the broker from which the group should pull next.
 
-        It is the group's `whichBrokerWhenConsumeSlowly` if the last message read is probably not in memory here, the
-        group's `brokerId` otherwise. Source: RocketMQ 4.9.8, DefaultMessageStore.getMessage.
+        If the last message read is probably not in memory here, return the group's `whichBrokerWhenConsumeSlowly`,
+        otherwise the group's `brokerId`. Source: RocketMQ 4.9.8, DefaultMessageStore.getMessage.
         """
         group = self._groups.find(header.consumer_group)
         if group is None:
@@ -206,7 +206,7 @@ class PullProcessor:
             Later(),
             call.peer,
         )
-        unconfirmed = self._store.unconfirmed_entries(header.topic, header.queue_id, MOST_UNCONFIRMED)
+        unconfirmed = self._store.unconfirmed_entries(header.topic, header.queue_id, MAX_UNCONFIRMED)
         return self._long_polls.park_behind(unconfirmed, poll, suspend_ms / 1000)
 
     def _read_again(self, header: PullMessage, wanted: Filter, call: Call) -> Reply:
@@ -249,7 +249,7 @@ class OffsetMovedEvents:
         key, now = (header.consumer_group, header.topic, header.queue_id), self._clock.monotonic()
         if now - self._told.get(key, -EVENT_SECONDS) < EVENT_SECONDS:
             return
-        if len(self._told) >= MOST_REMEMBERED:
+        if len(self._told) >= MAX_REMEMBERED:
             self._told.clear()
         self._told[key] = now
         queue = MessageQueue(header.topic, self._broker_name, header.queue_id)

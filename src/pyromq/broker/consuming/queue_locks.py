@@ -27,7 +27,7 @@ from pyromq.remoting.bodies import REQUEST, LockedQueues, LockHolder, QueueLock,
 from pyromq.remoting.command import Call, Reply
 from pyromq.remoting.dispatch import Peer, answers
 from pyromq.remoting.headers import ConsumerIdsChanged, LockQueues, UnlockQueues
-from pyromq.slow_work import breathe
+from pyromq.slow_work import yield_slice
 
 AT_ONCE = 100  # queues that are locked or unlocked before other connections are served
 
@@ -47,12 +47,12 @@ class _Lock:
 class QueueLocks:
     """The locks of orderly consumers, by group and queue.
 
-    `notify_refused` returns the seconds until its next call; `alarm` rings if the call must come earlier.
+    `notify_refused` returns the seconds until its next call; `alarm` fires if the call must come earlier.
     """
 
     def __init__(self, clock: Clock, *, most: int = DEFAULT_LIMITS.queue_locks) -> None:
         self._clock = clock
-        self._most_refused = most
+        self._max_refused = most
         self._quota: Quota[str] = Quota("maxQueueLocks", most, is_hard=True)  # each group may use a part of the limit
         self._count_refused = 0
         self.alarm = Alarm(clock)
@@ -84,16 +84,16 @@ class QueueLocks:
             lock = locks.get(queue)
             if lock is None or lock.client_id == client_id or now > lock.ends:
                 if lock is None:
-                    text = f"group {group[:80]} locked {len(locks)} queues, all that one group may; use several groups"
+                    text = f"group {group[:80]} locked {len(locks)} queues, the limit of one group; use several groups"
                     self._quota.take(group, text=text)
                 since = lock.since if lock is not None and lock.client_id == client_id else now
                 locks[queue] = _Lock(client_id, since, now + LOCK_SECONDS, tied_to)
                 granted.append(queue)
-            elif asker is not None and self._count_refused < self._most_refused:
+            elif asker is not None and self._count_refused < self._max_refused:
                 askers = self._refused.setdefault((group, queue), set())
                 self._count_refused += asker not in askers
                 askers.add(asker)
-                self.alarm.ring_within(lock.ends - now)
+                self.alarm.schedule_within(lock.ends - now)
         if tied_to is not None and granted:
             self._watch(tied_to, group)
         if granted:
@@ -109,7 +109,7 @@ class QueueLocks:
                 del locks[queue]
                 self._quota.give(group)
                 if (group, queue) in self._refused:
-                    self.alarm.ring_within(0)
+                    self.alarm.schedule_within(0)
         if not locks:
             self._locks.pop(group, None)
         self._note(group)
@@ -212,7 +212,7 @@ class QueueLocks:
                     lock.ends = min(lock.ends, ends)
             self._note(group)
         if self._refused:
-            self.alarm.ring_within(GRACE_SECONDS + _JUST_AFTER)
+            self.alarm.schedule_within(GRACE_SECONDS + _JUST_AFTER)
 
 
 class _CopiedLock(msgspec.Struct, frozen=True):
@@ -249,7 +249,7 @@ class QueueLockProcessor:
             locked = self._queue_locks.lock(request.group, request.client_id, part, asker=call.peer, tied=tied)
             granted += locked
             left |= set(part) - set(locked)
-            await breathe()
+            await yield_slice()
         refused = self._refused(request.group, left) if tied and left else None
         return await in_pieces(LockedQueues(queues=[WireQueue.of(q) for q in granted], refused=refused))
 
@@ -265,7 +265,7 @@ class QueueLockProcessor:
         request = decode_body(QueueLock, call.body, REQUEST)
         for part in _parts(request):
             self._queue_locks.unlock(request.group, request.client_id, part)
-            await breathe()
+            await yield_slice()
         return Reply()
 
 

@@ -76,7 +76,7 @@ class DelayLevels:
     """The delay levels of one broker. `load` must be called after the store is opened and before any other method.
 
     `queue_for` maps topic and queue id to the queue id at delivery: the topic may have fewer queues by then. `deliver`
-    returns the seconds until its next call; `alarm` rings if the call must come earlier.
+    returns the seconds until its next call; `alarm` fires if the call must come earlier.
     """
 
     def __init__(
@@ -126,7 +126,7 @@ class DelayLevels:
     def load_to_follow(self) -> None:
         """Read the offsets as `load` does, at a broker that follows its master's log.
 
-        `keep_up` then finds in the log what the master has delivered, until `lead` is called.
+        `follow_master` then finds in the log what the master has delivered, until `lead` is called.
         """
         self.load()
         self._search = self._search_from(self._store.max_log_offset)
@@ -134,7 +134,7 @@ class DelayLevels:
     def _search_from(self, log_offset: int) -> DeliverySearch:
         return DeliverySearch(self._store, {level.queue_id: level.offset for level in self._levels}, log_offset)
 
-    def keep_up(self) -> float:
+    def follow_master(self) -> float:
         """Search for at most one time slice for messages that the master has delivered.
 
         Return the seconds until the next call.
@@ -199,7 +199,7 @@ class DelayLevels:
     def divert(self, message: StoredMessage, properties: Mapping[str, str]) -> bool:
         """Turn a message with a delay level into a message of the schedule topic, before the append.
 
-        Return False for other messages. Raises `MessageRefused` if the delay level is no number.
+        Return False for other messages. Raises `MessageRefused` if the delay level is not a number.
         """
         level = _asked_level(properties)
         if level <= 0 or message.sys_flag & SysFlag.ROLLBACK in (SysFlag.HALF, SysFlag.ROLLBACK):
@@ -216,7 +216,7 @@ class DelayLevels:
         message.queue_id = level - 1
         self._notice_set_back()
         if self._levels[level - 1].offset >= self._store.next_offset(SCHEDULE_TOPIC, level - 1):
-            self.alarm.ring_within(0)  # the level was empty, so its next due time changes
+            self.alarm.schedule_within(0)  # the level was empty, so its next due time changes
         return True
 
     @readable()
@@ -245,13 +245,13 @@ class DelayLevels:
     def _lacks(self, level: _Level, count: int) -> bool:
         """Return whether the next `count` messages are not resident.
 
-        If so, a thread loads them, and the alarm rings afterwards. With a `count` of 1 only the queue entry is needed,
+        If so, a thread loads them, and the alarm fires afterwards. With a `count` of 1 only the queue entry is needed,
         which holds the due time.
         """
         if level.fetching.is_under_way:
             return True
         where, reading = (SCHEDULE_TOPIC, level.queue_id, level.offset, count), self._store.reading
-        unread = reading.pages_to_verify(*where) if count == 1 else reading.to_load(*where, most_bytes=BATCH_BYTES)
+        unread = reading.pages_to_verify(*where) if count == 1 else reading.to_load(*where, max_bytes=BATCH_BYTES)
         return (bool(unread) or count > 1) and level.fetching.lacks(unread)
 
     def _notice_set_back(self) -> None:
@@ -375,7 +375,7 @@ class DelayLevels:
     def unsaved(self) -> Callable[[], None] | None:
         """Return a function that saves, in any thread, the progress whose log is on disk and confirmed.
 
-        Return None if nothing is new. Delivered messages reach the disk and the replicas before the offset behind them.
+        Return None if nothing is new. Delivered messages reach the disk and the replicas before the offset after them.
         So a power loss or a failover may repeat messages, but never loses them.
         """
         ready = self._flushed.take()
@@ -491,7 +491,7 @@ class DeliverySearch:
         Records that compiled code passes count less.
         """
         left = sys.maxsize if most is None else most
-        # Retention may have deleted records since the last call. What they delivered is deleted, too.
+        # Retention may have deleted records since the last call, and with them the messages that they delivered.
         self.reached = max(self.reached, self._store.min_log_offset)
         while left > 0:
             left -= self._pass_others()
@@ -535,7 +535,7 @@ def level_of_copy(message: StoredMessage) -> int | None:
 def first_of(store: MessageStore, queue_id: int, copy: StoredMessage, *, near: int, within: int) -> int | None:
     """Return the queue offset of the waiting message of which a level delivered a copy; None if there is none.
 
-    Up to `within` messages before and behind queue offset `near` are searched. Of equal messages the first one counts.
+    Up to `within` messages before and after queue offset `near` are searched. Of equal messages the first one counts.
     """
     likeness = likeness_of(copy)
     for offset in range(max(near - within, store.min_offset(SCHEDULE_TOPIC, queue_id)), near + within):

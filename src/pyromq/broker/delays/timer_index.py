@@ -1,9 +1,9 @@
 """Index of the scheduled messages: a bucket of entries per hour, files, and a checkpoint.
 
-The index follows the timer topic: messages and cancels are filed from queue offset `moved` on, in their order, at the
-start and while the broker runs. Recovery also finishes the messages that the log shows delivered since the last
-checkpoint. This module reads no clock: `timer_scheduler` decides when messages are due.
-Source: RocketMQ 5.3.3, TimerMessageStore, for the meaning of records, not for files and recovery.
+The index follows the timer topic. Messages and cancels are filed in order, from queue offset `moved` on, at the start
+and while the broker runs. Recovery also finishes the messages that the log shows delivered since the last checkpoint.
+This module reads no clock: `timer_scheduler` decides when messages are due. Source: RocketMQ 5.3.3, TimerMessageStore,
+for the meaning of records, not for files and recovery.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pyromq.logs import logger_of
 from pyromq.message import Property, StoredMessage
 from pyromq.names import TIMER_TOPIC
 from pyromq.record import Buffer, decode
-from pyromq.slow_work import NotInMemory, breathe
+from pyromq.slow_work import NotInMemory, yield_slice
 from pyromq.store.message_store import MessageStore
 from pyromq.store.timers.timer_bucket import (
     ENTRY_BYTES,
@@ -51,7 +51,7 @@ else:
         """Scheduled messages that are not filed yet, in order of arrival.
 
         If `add` returns False, the caller must have them filed. `refusal` is the reason why scheduled messages are
-        refused now, or None. A message due before `urgent_ms` (ms since 1970) must ring the scheduler's alarm.
+        refused now, or None. A message due before `urgent_ms` (ms since 1970) must fire the scheduler's alarm.
         """
 
         def __init__(self) -> None:
@@ -139,8 +139,8 @@ class TimerIndex:
         self._cancelling: Iterator[int] | None = None  # the rest of the work on the cancel at queue offset `moved`
         # For recovery: messages delivered since the checkpoint.
         self._unchecked: Iterator[Delivered | None] | None = None
-        # A follower of another broker's log marks deliveries all the time: the log offset before which all are marked,
-        # and the one before which `_unchecked` marks them. None: no follower, the deliveries are this broker's own.
+        # At a follower, which marks the master's deliveries continuously: the log offset before which all deliveries
+        # are marked, and the log offset before which `_unchecked` marks them. None: not a follower.
         self._checked_to: int | None = None
         self._checking_to = 0
         self._kept = BucketCache()
@@ -210,7 +210,7 @@ class TimerIndex:
     def apply(self, record: StoredMessage) -> None:
         """Take a record that was just appended to the timer topic. Called for each record; many are filed together.
 
-        A cancel is left out: `follow` reads the cancel, and the messages behind it, from the timer topic.
+        A cancel is left out: `follow` reads the cancel, and the messages after it, from the timer topic.
         """
         scheduled = scheduled_of(record)
         if scheduled and not self.intake.add(record.queue_offset, record.log_offset, record.size, scheduled):
@@ -248,7 +248,7 @@ class TimerIndex:
         Called before queries; usually nothing is left to do.
         """
         while not self.follow():
-            await breathe()
+            await yield_slice()
 
     def _move(self, effort: int) -> bool:
         """File about `effort` records of the timer topic; return True if all are filed."""
@@ -376,7 +376,7 @@ class TimerIndex:
     def due_of_damaged(self, bucket: TimerBucket, number: int) -> int:
         """Return the due time (ms) of a message with a damaged entry.
 
-        It comes from the message's record, or else is the end of the bucket's hour.
+        The due time is that of the message's record; without an intact record, the end of the bucket's hour.
         """
         try:
             due = self.message(bucket, number).properties.get(Property.TIMER_OUT_MS, "")
@@ -387,9 +387,9 @@ class TimerIndex:
         return int(due) if due.isdecimal() and int(due) <= latest else latest
 
     def message(self, bucket: TimerBucket, number: int, *, wait: bool = True) -> StoredMessage:
-        """Return a scheduled message: from the bucket's file, or from the log if the file has no sound record.
+        """Return a scheduled message: from the bucket's file, or from the log if the file has no intact record.
 
-        Raises `StoreCorrupt`, naming file and byte, if neither has a sound record. With `wait` False, raises
+        Raises `StoreCorrupt`, naming file and byte, if neither has an intact record. With `wait` False, raises
         `NotInMemory` if the record is not resident.
         """
         return self._message(bucket, number, bucket.entry(number, wait=wait), wait=wait)
@@ -410,7 +410,7 @@ class TimerIndex:
                     logger.warning("%s: the record is damaged (%s); the log's record is used", place, faults[0])
                 return message
             misfit = misfit or message
-        if misfit is not None:  # a sound record that does not match its entry: the entry is probably damaged
+        if misfit is not None:  # an intact record that does not match its entry: the entry is probably damaged
             logger.warning("%s byte %d: %s", bucket.files[0].path, number * ENTRY_BYTES, MISFIT)
             return misfit
         why = "; ".join(faults) or "it was not copied"
@@ -457,7 +457,7 @@ class TimerIndex:
                 return False
         except StoreNotWritable as error:
             if self.intake.refusal is None:
-                logger.warning("%s; messages with a delivery time are refused until the disk takes writes", error)
+                logger.warning("%s; messages with a delivery time are refused until the disk accepts writes", error)
             self.intake.refusal = str(error)
             return True
         self.intake.refusal = None
@@ -582,7 +582,7 @@ def _found(record: memoryview, parked_at: int, buckets: Mapping[int, TimerBucket
     bucket = buckets.get(int(due) // HOUR_MS) if due.isdecimal() else None
     if bucket is None:
         return
-    while not bucket.learn_finished():
+    while not bucket.read_finished_marks():
         yield None
         if buckets.get(bucket.hour) is not bucket:
             return

@@ -22,12 +22,12 @@ from pyromq.remoting.command import Call, Reply
 from pyromq.remoting.dispatch import Outcome, answers
 from pyromq.remoting.headers import CountTimers, ListTimers, RecallMessage, RecallMessageResponse
 from pyromq.remoting.recall_handle import RecallHandle, decode_handle
-from pyromq.slow_work import MAX_ROUNDS, NotInMemory, breathe, loaded
+from pyromq.slow_work import MAX_ROUNDS, NotInMemory, loaded, yield_slice
 from pyromq.store.timers.timer_bucket import HOUR_MS, TimerBucket
 
 logger = logger_of(__name__)
 
-MOST_LISTED = 1_000  # limit of scheduled messages on one page of the list
+MAX_LISTED = 1_000  # limit of scheduled messages on one page of the list
 LOOKED_THROUGH = 20_000  # limit of entries searched for one page, about 10 ms; a bucket is searched as a whole
 TOPICS_AT_ONCE = 1_000  # topics counted before other connections may be served
 MESSAGES_AT_ONCE = 10  # messages listed before other connections may be served
@@ -99,7 +99,7 @@ class TimerListProcessor:
         for number, (topic, count) in enumerate(self._index.pending.items()):
             counts[topic] = TimerCount(count, now)
             if not number % TOPICS_AT_ONCE:
-                await breathe()
+                await yield_slice()
         return await in_pieces(TimerCounts(counts))
 
     @answers(ListTimers)
@@ -107,7 +107,7 @@ class TimerListProcessor:
         """Return a page of the scheduled messages of one topic, in order of delivery."""
         index = self._index
         await index.catch_up()
-        wanted = min(max(header.count, 1), MOST_LISTED)
+        wanted = min(max(header.count, 1), MAX_LISTED)
         place = (header.begin_ms, header.after)
         found: list[ListedTimer] = []
         looked_through = 0
@@ -130,7 +130,7 @@ class TimerListProcessor:
                     if entry is not None:
                         found.append(entry)
                     if not count % MESSAGES_AT_ONCE:
-                        await breathe()
+                        await yield_slice()
             finally:
                 index.rest(bucket)
         return _page(found, None)
@@ -143,7 +143,7 @@ class TimerListProcessor:
         first: Places = []
         for places in bucket.waiting_of(crc32(topic.encode()), after[0]):
             first = nsmallest(most, chain(first, (each for each in places if each > after)))
-            await breathe()
+            await yield_slice()
             if not self._index.holds(bucket):
                 return []
         return first

@@ -27,7 +27,7 @@ from pyromq.names import TIMER_TOPIC
 from pyromq.record import decode, log_offset_of, prepared_offset_of, texts_at
 from pyromq.remoting.recall_handle import RecallHandle
 
-_MOST_DIGITS = 40  # limit of a delivery time's digits; a longer text is refused as no number
+_MAX_DIGITS = 40  # limit of a delivery time's digits; a longer string is refused as no number
 LATEST_MS = 1 << 45  # later than any due time (ms since 1970): the year 3084
 RECALL_TAG = "_RECALL_TAG_"
 
@@ -57,8 +57,8 @@ Parked = tuple[int, int, bytes, bytes, bool]
 def asked_due_ms(text: str, now_ms: int) -> int | None:
     """Return the delivery time (ms since 1970) that these properties ask for; None if they ask for none.
 
-    A delivered copy of a scheduled message asks for none. Raises `MessageRefused` if the time is no number, and for a
-    cancel in RocketMQ 5's form.
+    A delivered copy of a scheduled message asks for none. Raises `MessageRefused` if the time is not a number, and for
+    a cancel in RocketMQ 5's form.
     """
     place = text.find(_DELIVER)
     if place >= 0 and text.count("TIMER_") == 1:  # the usual form: searched, which is faster than parsing
@@ -75,9 +75,9 @@ def asked_due_ms(text: str, now_ms: int) -> int | None:
                     f"property {Property.TIMER_CANCELS} is the broker's own: cancel a scheduled message by the recall"
                     " handle that came with the answer to its send"
                 )
-            if not (asked.isascii() and asked.removeprefix("-").isdecimal() and len(asked) < _MOST_DIGITS):
+            if not (asked.isascii() and asked.removeprefix("-").isdecimal() and len(asked) < _MAX_DIGITS):
                 raise MessageRefused(
-                    f"property {name} is {asked[:64]!r}; it must be a whole number of less than {_MOST_DIGITS} digits"
+                    f"property {name} is {asked[:64]!r}; it must be a whole number of less than {_MAX_DIGITS} digits"
                 )
             ms = int(asked) * _UNITS[name]
             return ms if name == Property.TIMER_DELIVER_MS else now_ms + ms

@@ -34,7 +34,7 @@ from pyromq.logs import logger_of
 from pyromq.message import StoredMessage, SysFlag
 from pyromq.net.tasks import Alarm
 from pyromq.remoting.recall_handle import RecallHandle, encode_handle
-from pyromq.slow_work import NotInMemory, PagesToLoad, breathe
+from pyromq.slow_work import NotInMemory, PagesToLoad, yield_slice
 from pyromq.store.disk import readable
 from pyromq.store.message_store import MessageStore
 from pyromq.store.timers.timer_bucket import HOUR_MS, TimerBucket
@@ -105,7 +105,7 @@ class TimerScheduler:
     """The scheduled messages of one broker. `load` must be called after the store is opened, before other methods.
 
     `queue_for` maps topic and queue id to the queue id at delivery: the topic may have fewer queues by then. `step`
-    returns the seconds until its next call; `alarm` rings if the call must come earlier.
+    returns the seconds until its next call; `alarm` fires if the call must come earlier.
     """
 
     def __init__(
@@ -137,7 +137,7 @@ class TimerScheduler:
         """Turn a message with a future delivery time into a message of the timer topic, before the append.
 
         Returns the message's recall handle, b"" for a message without unique key, None for a message that does not
-        wait. Raises `MessageRefused` if the time is no number or too far away, `StoreNotWritable` if the timer files
+        wait. Raises `MessageRefused` if the time is not a number or too far away, `StoreNotWritable` if the timer files
         cannot be written.
         """
         now, text = self._clock.now_ms(), message.property_text
@@ -159,9 +159,9 @@ class TimerScheduler:
         return encode_handle(topic, self._config.name, due, key) if key else b""
 
     def hurry(self, due_ms: int, now_ms: int) -> None:
-        """Let the alarm ring in time for a message that is due before all others."""
+        """Let the alarm fire in time for a message that is due before all others."""
         self.intake.urgent_ms = min(due_ms, now_ms + LIST_MS)
-        self.alarm.ring_within((self.intake.urgent_ms - now_ms) / 1000)
+        self.alarm.schedule_within((self.intake.urgent_ms - now_ms) / 1000)
 
     async def cancel(self, handle: RecallHandle, *, born_address: bytes) -> None:
         """Cancel the scheduled messages with the handle's topic, due time and key, by appending a cancel record.
@@ -173,7 +173,7 @@ class TimerScheduler:
             for found in waiting:
                 if found is not None:
                     break
-                await breathe()
+                await yield_slice()
             else:
                 raise RecallRefused(
                     f"no message {handle.unique_key} waits in topic {handle.topic} for {handle.due_ms}: it was"
@@ -185,7 +185,7 @@ class TimerScheduler:
 
     def unsaved(self) -> Callable[[], None] | None:
         """Return a function that saves, in any thread, the progress whose log is on disk; None if nothing is new."""
-        return self.index.unsaved(lambda: self.alarm.ring_within(0))
+        return self.index.unsaved(lambda: self.alarm.schedule_within(0))
 
     # -- delivering due messages
 
@@ -204,7 +204,7 @@ class TimerScheduler:
         is_written = self._write()
         if not self._for_a_slice(index.follow):  # a message that is not filed yet may be due before all others
             return 0.0
-        is_at_work = self._work_off(now)
+        is_at_work = self._deliver_due(now)
         if is_at_work and not self._to_deliver.is_under_way:
             return 0.0
         if not index.buckets and is_written:
@@ -215,7 +215,7 @@ class TimerScheduler:
         return min(max(wait, 0.0), LONGEST_WAIT if is_written else WRITE_PAUSE_SECONDS)
 
     @readable()
-    def keep_up(self) -> float:
+    def follow_master(self) -> float:
         """Run instead of `step` at a follower: file and write messages, and mark those that the master has delivered.
 
         Return the seconds until the next call. Raises as `step` does.
@@ -250,7 +250,7 @@ class TimerScheduler:
         self._to_write.reset()
         return done
 
-    def _work_off(self, now_ms: int) -> bool:
+    def _deliver_due(self, now_ms: int) -> bool:
         """Read due times and deliver due messages; return False if nothing more can be done now."""
         fetching = self._to_deliver
         if fetching.is_under_way:
@@ -288,7 +288,7 @@ class TimerScheduler:
 
     def _list(self, bucket: TimerBucket) -> bool:
         """Read some due times of one bucket; return True if all are read."""
-        if not bucket.learn_finished():
+        if not bucket.read_finished_marks():
             return False
         found = [
             # A due time outside the bucket's hour means a damaged entry.

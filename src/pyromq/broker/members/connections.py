@@ -67,7 +67,7 @@ class ConsumerGroup:
     def members(self) -> list[GroupMember]:
         return [member for members in self.by_session.values() for member in members.values()]
 
-    def wants_alike(self) -> bool:
+    def subscribes_alike(self) -> bool:
         """Return whether all members with subscriptions have equal subscriptions; fast if they do."""
         others = (wanted for wanted in self.wanted_by.values() if wanted)
         first = next(others, None)
@@ -94,7 +94,7 @@ class ConsumerGroup:
 class Connections:
     """The connected clients, by group. If `config.notify_members` is False, members are not notified of changes.
 
-    `alarm` rings when `step` has work to do.
+    `alarm` fires when `step` has work to do.
     """
 
     def __init__(self, config: BrokerConfig, clock: Clock) -> None:
@@ -145,7 +145,7 @@ class Connections:
         return {group.name for group in self._consumers.values() if topic in group.subscriptions}
 
     def subscribes(self, group: str, topic: str) -> bool:
-        """Return whether a group's offsets in a topic count. They do not if no member subscribes to the topic.
+        """Return whether a group's offsets in a topic count: not if no member subscribes to the topic.
 
         Members that pop a topic do not name its retry topic.
         """
@@ -246,7 +246,7 @@ class Connections:
             weights = self._weights[session] = {}
         if (more := weight - weights.get(entry, 0)) > 0:
             own = self._quota.of(session)
-            text = f"this connection has {own} groups and subscriptions, all that one connection may; use fewer"
+            text = f"this connection has {own} groups and subscriptions, the limit of one connection; use fewer"
             self._quota.take(session, more, text=text)
         else:
             self._quota.give(session, -more)
@@ -315,7 +315,7 @@ class Connections:
             self._leave(groups.pop(), session)
         if groups:
             self._leaving.append((session, groups))
-            self.alarm.ring_within(0)
+            self.alarm.schedule_within(0)
         else:
             self._weights.pop(session, None)
             self._quota.end(session)
@@ -338,7 +338,7 @@ class Connections:
         if len(group.by_session) > MANY_MEMBERS:
             self._to_notify[group.name] = None
             notified_at = self._notified_at.get(group.name, float("-inf"))
-            self.alarm.ring_within(max(0.0, notified_at + LARGE_GROUP_SECONDS - self._clock.monotonic()))
+            self.alarm.schedule_within(max(0.0, notified_at + LARGE_GROUP_SECONDS - self._clock.monotonic()))
             return
         for session in list(group.by_session):
             session.notify(ConsumerIdsChanged(consumer_group=group.name))

@@ -114,7 +114,7 @@ class ConsumerGroups:
             self._check_room(name)
             if not (created := self._creations.of(peer)):
                 peer.on_close += (self._creations.end,)
-            text = f"this connection created {created} groups, all that one connection may; create fewer"
+            text = f"this connection created {created} groups, the limit of one connection; create fewer"
             self._creations.take(peer, text=text, free=self._config.limits.groups - len(self._table))
             group = self._table[name] = GroupConfig(name=name)
             self._renew()
@@ -183,7 +183,7 @@ def _encoded(table: GroupConfigTable) -> bytes:
 def max_tries(group: GroupConfig, header: SendMessage | SendMessageBack, call: Call) -> int:
     """Return the number of attempts after which a message becomes a dead letter.
 
-    This is the consumer's value, or else the group's setting.
+    The consumer's value applies, otherwise the group's setting.
     """
     if call.version >= MAX_RECONSUME_VERSION and header.max_reconsume_times is not None:
         return header.max_reconsume_times

@@ -13,7 +13,7 @@ from pyromq.remoting.bodies import REQUEST, ClientCheck, ConsumerEntry, Heartbea
 from pyromq.remoting.command import Call, Reply
 from pyromq.remoting.dispatch import answers
 from pyromq.remoting.headers import CheckClient, Heartbeat, UnregisterClient
-from pyromq.slow_work import breathe
+from pyromq.slow_work import yield_slice
 
 logger = logger_of(__name__)
 
@@ -52,7 +52,7 @@ class HeartbeatProcessor:
             if call.peer.closed:  # a connection closed meanwhile must not be registered
                 return Reply()
             self._connections.register_producer(producer.group, member)
-            await breathe()
+            await yield_slice()
         reached: LimitReached | None = None
         for consumer in heartbeat.consumers:
             if call.peer.closed:
@@ -62,7 +62,7 @@ class HeartbeatProcessor:
                     refused[refusal] = None
             except LimitReached as error:
                 reached = error
-            await breathe()
+            await yield_slice()
         if reached is not None:
             raise reached
         if refused:
@@ -103,7 +103,7 @@ class HeartbeatProcessor:
         if not unlike or not all(unlike):
             return None
         found = in_words(differences({**others, member.client_id: own}, entry.consume_type))
-        text = f"group {entry.group}: {member.client_id} is refused, it subscribes unlike the members: {found}"
+        text = f"group {entry.group}: {member.client_id} is refused, since members subscribe differently: {found}"
         if member.client_id not in members.refused:
             members.refused.add(member.client_id)
             logger.warning("%s", text)
@@ -113,7 +113,7 @@ class HeartbeatProcessor:
         """Log when a group's members begin or cease to subscribe differently, not at each heartbeat."""
         if is_system_group(members.name):
             return
-        if not members.differing and members.wants_alike():
+        if not members.differing and members.subscribes_alike():
             return
         found = differences(members.wanted, members.consume_type)
         now = {topic: sorted(by_expression) for topic, by_expression in found.items()}
@@ -152,11 +152,11 @@ class HeartbeatProcessor:
         return Reply()
 
 
-def check_heartbeat(heartbeat: HeartbeatBody, most_length: int) -> None:
+def check_heartbeat(heartbeat: HeartbeatBody, max_length: int) -> None:
     """Raise `BrokerError` if a client id, a group name or an expression in the heartbeat is too long."""
     groups = [entry.group for entry in heartbeat.producers] + [entry.group for entry in heartbeat.consumers]
     if long := next((name for name in (heartbeat.client_id, *groups) if len(name) > MAX_GROUP_LENGTH), None):
         raise BrokerError(f"the name {long[:80]}... is longer than {MAX_GROUP_LENGTH} characters")
     for consumer in heartbeat.consumers:
         for subscription in consumer.subscriptions:
-            check_length(subscription.expression, most_length)
+            check_length(subscription.expression, max_length)

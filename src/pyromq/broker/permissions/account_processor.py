@@ -211,7 +211,7 @@ def _refuse_unknown_rights(account: Raw) -> None:
     texts += [str(each).rpartition("=")[2] for rights in lists for each in rights]
     for text in texts:
         if text and str(text).strip() not in RIGHTS:
-            raise UsageError(f"{text!r} is no right; write PUB, SUB, PUB|SUB or DENY")
+            raise UsageError(f"{text!r} is not a right; write PUB, SUB, PUB|SUB or DENY")
 
 
 def _entry(raw: Raw) -> AccountEntry:

@@ -260,7 +260,7 @@ class PermissionGuard:
         if not account.admin and needs_administrator(call.code, self._rules):
             request = RequestCode(call.code).name
             raise denied(
-                f"account {account.access_key} is no administrator, which request {call.code} ({request}) needs"
+                f"account {account.access_key} is not an administrator, which request {call.code} ({request}) needs"
             )
         needs = self._rules.needs(call)
         if not needs or is_trace(needs):

@@ -20,13 +20,13 @@ from pyromq.remoting.headers import (
     ChangeInvisibleTimeResponse,
 )
 from pyromq.remoting.receipt_handle import ORDERLY_REVIVE_QUEUE, ReceiptHandle, decode_bits, parse_receipt_handle
-from pyromq.slow_work import SlowWork, breathe
+from pyromq.slow_work import SlowWork, yield_slice
 
 _AT_ONCE = 64  # acknowledgements in one turn of the event loop: an expired handle takes up to 20 us
 
 
 class AckProcessor:
-    """Acknowledges messages by their receipt handles. A repeated acknowledgement is no error."""
+    """Acknowledges messages by their receipt handles. A repeated acknowledgement is not an error."""
 
     def __init__(self, table: PopTable, admission: PopAdmission) -> None:
         self._table = table
@@ -58,7 +58,7 @@ class AckProcessor:
         errors = []
         for ack in acks:
             errors.append(self._acknowledge(ack, call))
-            await breathe()
+            await yield_slice()
         return _outcome(errors)
 
     def _acknowledge(self, ack: BatchAck, call: Call) -> MQError | None:

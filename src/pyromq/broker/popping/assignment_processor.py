@@ -36,7 +36,7 @@ from pyromq.store.table_file import TableFile, when_saved
 
 PULL, POP = "PULL", "POP"
 _ALL_QUEUES = -1
-_MOST_SHARED = (1 << 31) - 1  # Java's int
+_MAX_SHARED = (1 << 31) - 1  # Java's int
 
 
 class AssignmentProcessor:
@@ -66,8 +66,8 @@ class AssignmentProcessor:
         mode = decode_body(MessageRequestMode, call.body, REQUEST)
         if mode.mode not in (PULL, POP):
             raise BrokerError(f"mode={mode.mode!r} of group {mode.group}: it must be PULL or POP")
-        if not 0 <= mode.share_queues <= _MOST_SHARED:
-            raise BrokerError(f"popShareQueueNum={mode.share_queues}: it must be 0 (no limit) to {_MOST_SHARED}")
+        if not 0 <= mode.share_queues <= _MAX_SHARED:
+            raise BrokerError(f"popShareQueueNum={mode.share_queues}: it must be 0 (no limit) to {_MAX_SHARED}")
         if self._topics.find(mode.topic) is None:
             raise TopicNotFound(f"topic[{mode.topic}] not exist: create it before its mode is set")
         if self._groups.find(mode.group, call.peer) is None:

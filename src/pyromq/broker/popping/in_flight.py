@@ -126,12 +126,12 @@ class PoppedQueue:
 class InFlight:
     """The messages in flight of all groups and queues, and when they are due.
 
-    The quota `pops` limits the unfinished pops of all groups to `most_pops`. A group may use half of the free pops. The
+    The quota `pops` limits the unfinished pops of all groups to `max_pops`. A group may use half of the free pops. The
     caller checks the quota.
     """
 
-    def __init__(self, most_pops: int = sys.maxsize) -> None:
-        self.pops: Quota[str] = Quota("maxPopsInFlight", most_pops, shares=2, is_hard=True)
+    def __init__(self, max_pops: int = sys.maxsize) -> None:
+        self.pops: Quota[str] = Quota("maxPopsInFlight", max_pops, shares=2, is_hard=True)
         self._queues: dict[tuple[str, str], dict[int, PoppedQueue]] = {}  # group, topic -> queue id -> queue
         self._by_number: dict[int, PoppedQueue] = {}
         self._last_number = 0

@@ -31,7 +31,7 @@ from pyromq.clock import Clock
 from pyromq.errors import StoreNotWritable
 from pyromq.logs import logger_of
 from pyromq.remoting.receipt_handle import offsets_in
-from pyromq.store.disk import Disk, make_lasting_folder, read_file, remove_file
+from pyromq.store.disk import Disk, make_durable_folder, read_file, remove_file
 
 logger = logger_of(__name__)
 
@@ -215,7 +215,7 @@ class PopJournal:
 
     def _begin_segment(self) -> None:
         try:
-            make_lasting_folder(self._disk, self._folder)
+            make_durable_folder(self._disk, self._folder)
             descriptor = self._disk.open(self._folder / f"{self._sequence + 1:020d}", create=True)
             self._disk.resize(descriptor, 0)
         except OSError as error:

@@ -42,11 +42,11 @@ from pyromq.remoting.receipt_handle import (
     join_offsets,
     join_starts,
 )
-from pyromq.slow_work import NotInMemory, PagesToLoad, SlowWork, breathe, when_loaded
+from pyromq.slow_work import NotInMemory, PagesToLoad, SlowWork, when_loaded, yield_slice
 from pyromq.store.message_store import ReadResult, ReadStatus
 
 _RETRIES_FIRST = 5  # every fifth pop reads the retry topic first, the other pops read it last
-_MOST_ROUNDS = 10_000  # limit of `rounds`, which is cleared at this size
+_MAX_ROUNDS = 10_000  # limit of `rounds`, which is cleared at this size
 _FROM_END = 1  # init mode: a new group begins at the end
 MAX_BYTES = 1 << 18  # bytes behind which a pop reads no further queue: a reply must fit a frame of 16 MiB
 # Results of a read without messages, after which the queue may still have messages behind `next_offset`.
@@ -98,7 +98,7 @@ class PopProcessor:
         """Pop when the records are not in memory, or the filter refuses many messages."""
         round_ = await when_loaded(to_load, partial(self._pop, header, wanted))
         while not round_.records and round_.has_more:
-            await breathe()
+            await yield_slice()
             try:
                 round_ = self._pop(header, wanted)
             except NotInMemory as lack:
@@ -186,7 +186,7 @@ class PopProcessor:
         """Return the queues to read. Each pop begins at the next queue."""
         group, name, retries = header.consumer_group, header.topic, pop_retry_topic(header.consumer_group, header.topic)
         key = group, name
-        if len(self.rounds) >= _MOST_ROUNDS:
+        if len(self.rounds) >= _MAX_ROUNDS:
             self.rounds.clear()
         number = self.rounds[key] = self.rounds.get(key, 0) + 1
         if header.queue_id != ANY_QUEUE:

@@ -35,13 +35,13 @@ class PopTable:
 
     A pop is written to the journal before it is handed out, and refused if the journal cannot be written. An
     acknowledgement is accepted without the journal; after a kill of the broker its message may be redelivered. `alarm`
-    rings when a pop is due.
+    fires when a pop is due.
     """
 
     def __init__(
-        self, store: MessageStore, offsets: ConsumerOffsets, folder: Path, *, clock: Clock, most_pops: int
+        self, store: MessageStore, offsets: ConsumerOffsets, folder: Path, *, clock: Clock, max_pops: int
     ) -> None:
-        self.in_flight = InFlight(most_pops)
+        self.in_flight = InFlight(max_pops)
         self.alarm = Alarm(clock)
         self.journal_alarm = Alarm(clock)
         self._store = store
@@ -171,7 +171,7 @@ class PopTable:
             self._is_noted = False
             self._journal.expect_new_segment()
         if self._journal.is_behind:
-            self.journal_alarm.ring_within(0)
+            self.journal_alarm.schedule_within(0)
 
     # -- messages
 
@@ -194,7 +194,7 @@ class PopTable:
         self.in_flight.hand_out(pop, next_offset)
         self._commit(pop.queue)
         if self._journal.is_behind:
-            self.journal_alarm.ring_within(0)
+            self.journal_alarm.schedule_within(0)
         if pop.due_ms == self.in_flight.next_due_ms():
             self._ring()
 
@@ -216,7 +216,7 @@ class PopTable:
     def acknowledge(self, group: str, topic: str, handle: ReceiptHandle, bits: int) -> int:
         """Acknowledge messages of one receipt handle. Return the messages whose handle has expired.
 
-        Bits are relative to the handle's start. A repeated acknowledgement is no error.
+        Bits are relative to the handle's start. A repeated acknowledgement is not an error.
         """
         queue = self.in_flight.find(group, topic, handle.queue_id)
         if queue is None:
@@ -267,7 +267,7 @@ class PopTable:
     def _ring(self) -> None:
         due_ms = self.in_flight.next_due_ms()
         if due_ms is not None:
-            self.alarm.ring_within(max(0, due_ms - self._clock.now_ms()) / 1000)
+            self.alarm.schedule_within(max(0, due_ms - self._clock.now_ms()) / 1000)
 
 
 def _first_from(committed: int) -> int:

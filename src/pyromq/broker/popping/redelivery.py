@@ -60,7 +60,7 @@ class Redelivery:
             elif self._is_renewed(pop, now_ms):
                 table.in_flight.prolong(pop, now_ms + RENEWED_MS)
             elif self._lacks(pop):
-                return None  # the alarm rings when the records are loaded
+                return None  # the alarm fires when the records are loaded
             else:
                 self._redeliver(pop)
             if self._clock.monotonic() >= end:

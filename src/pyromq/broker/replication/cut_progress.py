@@ -1,7 +1,8 @@
 """Lowers a broker's saved progress after its log was cut, so that the effects of the cut messages do not count.
 
-The progress covers consumer offsets, delay levels, scheduled messages and transactions. It is lowered only for the cut
-messages: deliveries, decisions, cancels, and messages of queues. So no message is skipped, and few are redelivered.
+The progress covers consumer offsets, delay levels, scheduled messages and transactions. Progress is lowered only for
+the cut messages: deliveries, decisions, cancels, and messages of queues. So no message is skipped, and few are
+redelivered.
 """
 
 from __future__ import annotations
@@ -115,7 +116,7 @@ class _Undone:
             self.cancelled.add((due_ms, crc32(properties.get(Property.UNIQUE_KEY, "").encode())))
             self.topics.setdefault(due_ms // HOUR_MS, set()).add(properties.get(Property.REAL_TOPIC, ""))
 
-    def has_undone(self, entry: TimerEntry) -> bool:
+    def was_undone(self, entry: TimerEntry) -> bool:
         """Return True if a cut message may have delivered or cancelled the scheduled message of this entry."""
         delivered = self.delivered.get(entry.due_ms // HOUR_MS, ())
         return entry.log_offset in delivered or (entry.due_ms, entry.key_hash) in self.cancelled
@@ -176,7 +177,7 @@ def _lower_timers(store: MessageStore, folder: Path, undone: _Undone) -> None:
         if hour not in files.buckets:
             _file_again(store, files, hour, origins)
     moved = min(files.saved.moved, store.next_offset(TIMER_TOPIC, 0))
-    files.cut(cut.end, moved=moved, name=f"cut{cut.epoch}", undone=undone.has_undone, topics=undone.topics)
+    files.cut(cut.end, moved=moved, name=f"cut{cut.epoch}", undone=undone.was_undone, topics=undone.topics)
 
 
 def _file_again(store: MessageStore, files: TimerFiles, hour: int, origins: set[int]) -> None:

@@ -20,11 +20,11 @@ TURN_SECONDS = 0.1  # a candidate waits this long for each connected in-sync rep
 FIRST_START_SECONDS = 0.5  # a new set waits this long after a start for replicas with longer logs
 RESTORED = "the registry has an older revision of the set's record than before: was it restored from a backup?"
 ACCEPTED_SECONDS = 10.0  # time after an operator's consent to a loss in which the election may happen
-POWER_CUT = "all replicas that were in sync came back with another incarnation"
+POWER_CUT = "all replicas that were in sync returned with another incarnation"
 
 
 @dataclass(frozen=True, slots=True)
-class OperatorsWord:
+class OperatorConsent:
     """An operator's consent that this replica becomes master although confirmed messages may be lost.
 
     `record` is the set's record at the time of the consent.
@@ -154,7 +154,8 @@ class Election:
     def _out_of_sync(self, now: float, record: SetRecord) -> SetRecord | None:
         """Return a record that makes this replica master although it is not in sync; None if that is not permitted.
 
-        It is permitted after a power cut, or with `enableElectUncleanMaster`, if no replica that was in sync is left.
+        Such an election is permitted after a power loss, or with `enableElectUncleanMaster`, if no replica that was in
+        sync is left.
         """
         assert self._gone_since is not None
         if self._view.read_at < self._gone_since or any(self._is_alive(member) for member in record.in_sync):
@@ -179,7 +180,7 @@ class Election:
     def _is_longest_of_all(self, record: SetRecord) -> bool:
         """Whether all replicas that were in sync are connected again, and this replica has the longest log of all.
 
-        For the state after a power cut: all these replicas may have lost the last bytes of their logs. A replica that
+        For the state after a power loss: all these replicas may have lost the last bytes of their logs. A replica that
         was not in sync may have the longest log, too. A replica that has lost its folder does not count as back.
         """
         own = self._config.member.number

@@ -22,7 +22,7 @@ def parse_etcd(text: str) -> tuple[str, ...]:
     urls = tuple(url.strip().rstrip("/") for url in re.split("[,;]", text) if url.strip())
     if wrong := [url for url in urls if not _is_endpoint(url)]:
         raise ValueError(
-            f"'{excerpt(wrong[0])}' is no URL of a member of etcd; write http://HOST:PORT or https://HOST:PORT"
+            f"'{excerpt(wrong[0])}' is not a URL of a member of etcd; write http://HOST:PORT or https://HOST:PORT"
         )
     return urls
 
@@ -31,7 +31,7 @@ def _is_endpoint(url: str) -> bool:
     try:
         parts = urlsplit(url)
         has_port = parts.port is not None
-    except ValueError:  # a port that is no number, brackets that do not fit
+    except ValueError:  # a port that is not a number, brackets that do not fit
         return False
     is_bare = not (parts.path or parts.query or parts.fragment or parts.username or parts.password)
     return parts.scheme in ("http", "https") and bool(parts.hostname) and has_port and is_bare
@@ -39,11 +39,11 @@ def _is_endpoint(url: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class FailoverConfig:
-    """The settings of a replica. Without `etcd` the broker is no replica, and no setting has an effect."""
+    """The settings of a replica. Without `etcd` the broker is not a replica, and no setting has an effect."""
 
-    # URL of each member of etcd. Empty: the broker is no replica of a set. Not in RocketMQ, as the next three.
+    # URL of each member of etcd. Empty: the broker is not a replica of a set. Not in RocketMQ, as the next three.
     etcd: tuple[str, ...] = setting((), "failoverEtcd", read=parse_etcd, write=",".join)
-    # File of certificates (PEM) by which to trust etcd; None: the system's trusted certificates.
+    # File of certificates (PEM) that etcd's certificate is verified with; None: the system's trusted certificates.
     etcd_authority: Path | None = setting(None, "failoverEtcdCa", read=parse_path)
     # Certificate of this broker (PEM), for an etcd that asks for one.
     etcd_certificate: Path | None = setting(None, "failoverEtcdCert", read=parse_path)
@@ -67,10 +67,10 @@ class FailoverConfig:
     # RocketMQ 5's name.
     catch_up_ms: int = setting(15_000, "haMaxTimeSlaveNotCatchup", range=(100, _MAX_MS), change=_NEXT)
     # Time for which a master that is stopped in order, and has clients of other languages, passes on their requests to
-    # the new master. RocketMQ's clients look for routes every 30 s. 0: it stops at once. Not in RocketMQ.
+    # the new master. RocketMQ's clients fetch routes every 30 s. 0: the master stops immediately. Not in RocketMQ.
     pass_on_ms: int = setting(31_000, "passOnMillis", range=(0, _MAX_MS), change=_NEXT)
-    # Port at which the set's master sends its log to slaves of RocketMQ 4.9; None: it has no slaves. They ask the
-    # name servers for this port. Not in RocketMQ.
+    # Port at which the set's master sends its log to slaves of RocketMQ 4.9; None: it has no slaves. Replicas get this
+    # port from the name servers. Not in RocketMQ.
     slave_port: int | None = setting(None, "failoverSlavePort", change=_NEXT, read=parse_number)
     # Whether a replica that was not in sync may become master if no other is left. Confirmed messages may then be lost.
     # RocketMQ 5's name.

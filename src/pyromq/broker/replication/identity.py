@@ -19,7 +19,7 @@ import msgspec
 from pyromq.errors import StoreCorrupt, StoreNotWritable, UsageError
 from pyromq.logs import logger_of
 from pyromq.store.checked_file import read_checked, replace_checked
-from pyromq.store.disk import LOCAL_DISK, Disk, complaint
+from pyromq.store.disk import LOCAL_DISK, Disk, disk_advice
 
 logger = logger_of(__name__)
 
@@ -99,6 +99,6 @@ class Identity:
             try:
                 replace_checked(self._disk, self._path, msgspec.json.encode(content))
             except OSError as error:
-                advice = complaint(error, "start the broker again")
+                advice = disk_advice(error, "start the broker again")
                 raise StoreNotWritable(f"cannot write {self._path}: {advice}") from error
         self.number, self.incarnation, self._is_async = content.number, content.incarnation, content.is_async

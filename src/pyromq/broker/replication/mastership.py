@@ -1,7 +1,7 @@
 """The decisions of a master in one epoch: the confirmed end of the log, the in-sync list, and planned failovers.
 
 A record of the log is confirmed when every required replica has reported it under this epoch. A replica is required if
-the in-sync list in the registry may contain it now, or if the master is about to add it to the list.
+the in-sync list in the registry may contain the replica, or if the master is about to add it.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class Mastership:
     def table_holders(self, now: float, renewed_at: float) -> frozenset[int] | str:
         """Return the numbers of the other replicas that must have a changed table on disk.
 
-        A text is the reason why no change of a table can be confirmed now.
+        A string is the reason why no change of a table can be confirmed now.
         """
         if (fence := self._fence_text(now, renewed_at)) is not None:
             return fence

@@ -73,7 +73,7 @@ class Peers:
         """Return a replica's entry. The first call makes the entry."""
         peer = self._peers.get(number)
         if peer is None:
-            assert number != self._own_number, "a replica is no peer of itself"
+            assert number != self._own_number, "a replica is not a peer of itself"
             peer = self._peers[number] = Peer(number)
         return peer
 

@@ -1,4 +1,4 @@
-"""What one replica knows of its set's record: the record as last read, and its own writes that may still change it.
+"""One replica's view of its set's record: the record as last read, and the replica's own writes in progress.
 
 A *swap* is a compare-and-swap of the record's key in the registry. A swap without an answer may have written the
 record, or may still write it. A swap can only write while the key has the revision that the swap names. So a swap

@@ -1,6 +1,7 @@
 """The registry of replica sets: a small key-value store with compare-and-swap, leases and watches.
 
-This module knows no engine. `etcd.py` is the registry on etcd; tests have a simulated registry.
+This module does not depend on a particular registry. `etcd.py` is the registry on etcd; tests have a simulated
+registry.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ epochs. A master confirms a record when every required replica has reported the 
 
 from __future__ import annotations
 
-from pyromq.broker.replication.election import ACCEPTED_SECONDS, RESTORED, Election, OperatorsWord
+from pyromq.broker.replication.election import ACCEPTED_SECONDS, RESTORED, Election, OperatorConsent
 from pyromq.broker.replication.joining import (
     MayFollow,
     MustCut,
@@ -72,9 +72,9 @@ class Replica:
     Each method is one event, and returns the actions that follow, in order. After a `StepDown`, `CutLog`, `ReplaceLog`
     or `StopReplica`, all methods return no actions: the caller reopens the log and makes a new `Replica`.
 
-    The caller must report the result of each action that names a result, even a late result. It must call methods in
-    the order of the bytes of a link, and none for a closed link. With synchronous flush, the caller must flush a
-    follower's log as the log grows, and then call `log_grew`.
+    The caller must report the result of each action that names a result, even a late result. The caller must call
+    methods in the order of the bytes of a link, and none for a closed link. With synchronous flush, the caller must
+    flush a follower's log as the log grows, and then call `log_grew`.
     """
 
     def __init__(self, config: ReplicaConfig, log: ReplicaLog, epochs: EpochFile, *, now: float) -> None:
@@ -84,7 +84,7 @@ class Replica:
         self.view = RecordView()
         self.peers = Peers(config.member.number)
         self.mastership: Mastership | None = None
-        self.following: tuple[int, int] | None = None  # number and epoch of the master whose frames are taken
+        self.following: tuple[int, int] | None = None  # number and epoch of the master whose frames are accepted
         self.is_over = False
         self._election = Election(config, log, epochs, peers=self.peers, view=self.view, now=now)
         self._last_tick = now
@@ -96,7 +96,7 @@ class Replica:
         self._disk_failed_at = NEVER
         self._refusals: set[tuple[int, str]] = set()  # replica and reason of the refusals that were logged
         self._must_join_again = False  # the record must be read first: it shows whether the log may be cut
-        self._accepted: OperatorsWord | None = None  # from `accept_loss` until an election ends
+        self._accepted: OperatorConsent | None = None  # from `accept_loss` until an election ends
 
     # -- state
 
@@ -305,7 +305,7 @@ class Replica:
     # -- requests of operators and of the process
 
     def hand_over(self, now: float, number: int) -> Actions:
-        """Begin a planned failover to another replica. It ends with `StepDown`, or with `HandedOver` if it failed."""
+        """Begin a planned failover to another replica. Its end is `StepDown`, or `HandedOver` after a failure."""
         if self.is_over or self.mastership is None:
             return [] if self.is_over else [HandedOver("this replica is not the master")]
         return self.mastership.hand_over(now, number) + self._settle(now)
@@ -318,7 +318,7 @@ class Replica:
         registry was restored from a backup writes the record again, and becomes master of a higher epoch.
         """
         if not self.is_over and (self.mastership is None or self.view.is_restored):
-            self._accepted = OperatorsWord(reason, now + ACCEPTED_SECONDS, self.view.record)
+            self._accepted = OperatorConsent(reason, now + ACCEPTED_SECONDS, self.view.record)
             return self._ask_registry(now)
         return []
 
@@ -523,7 +523,7 @@ class Replica:
         self.epochs.begin(record.epoch, self.log.end, log_begin=self.log.first)
         self.mastership = Mastership(self.config, self.log, self.view, peers=self.peers, now=now)
         if record.losses and record.losses[-1].epoch == record.epoch:
-            _log.error("messages behind log offset %d may be lost: %s", self.log.end, record.losses[-1].reason)
+            _log.error("messages after log offset %d may be lost: %s", self.log.end, record.losses[-1].reason)
         actions: Actions = [BecomeMaster(record.epoch, self.log.end)]
         return actions + self._hello_to_all(is_ours=False) + self._settle(now)
 

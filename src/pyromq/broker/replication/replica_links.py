@@ -44,7 +44,7 @@ HELLO_SECONDS = 5.0  # longest wait for the hello of an accepted connection
 BUSY_SECONDS = 0.005  # time between two checks for new bytes of the log while messages are being stored
 CATCH_UP_BYTES = 8 << 20  # a follower that lacks more bytes is catching up, at a limited rate
 NO_REPLICAS = "brokenReplicationStreams"  # a reason in the `RejectionLog`
-_JOINED_BYTES = 64 << 10  # limit of log bytes that are copied behind the frame's head, to save a system call
+_JOINED_BYTES = 64 << 10  # limit of log bytes that are copied after the frame's header, to save a system call
 _BUFFERED_BYTES = 2 << 20  # bytes in a connection's buffer at which frames wait
 
 

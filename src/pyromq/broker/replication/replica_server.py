@@ -148,7 +148,7 @@ class ReplicaServer:
                 async with asyncio.timeout(_LEAVE_SECONDS):
                     await self._may_leave.wait()
             except TimeoutError:
-                logger.warning("replica %d stops without a word of the set", self.number)
+                logger.warning("replica %d stops without an answer of the set", self.number)
         await self._close()
 
     def metrics(self) -> ReplicaMetrics:
@@ -162,7 +162,7 @@ class ReplicaServer:
 
     @property
     def refusal(self) -> str:
-        """The reason why this replica, as the master, refuses sends; "" if it takes them."""
+        """The reason why this replica, as the master, refuses sends; "" if it accepts them."""
         return self._rule.refusal
 
     def registry_seconds(self, now: float) -> float:
@@ -181,7 +181,7 @@ class ReplicaServer:
         await self._close(release=False)
 
     async def _agree(self) -> None:
-        """Compare the settings with the set's. Retries for a while: after a power cut the registry may start slowly."""
+        """Compare the settings with the set's. Retries for a while, as etcd may start slowly after a power loss."""
         until = platform.boot_seconds() + _START_SECONDS
         is_told = False
         while True:
@@ -533,7 +533,7 @@ class ReplicaServer:
                 self._do(self.replica.log_grew(now))
                 self._tables.sent.check()
                 self._do(self.replica.tick(now, is_waiting=bool(len(self.broker.confirmation))))
-                self.watch.look(now, self.replica)
+                self.watch.update(now, self.replica)
                 self._send_reports()
             self._links.tick()
 

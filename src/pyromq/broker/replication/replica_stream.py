@@ -55,7 +55,7 @@ class Hello(msgspec.Struct, frozen=True, rename="camel"):
     """A replica's introduction: its set, number, epoch, role and log at the time of sending.
 
     `epoch` is the highest epoch that the replica has promised. `is_master`: the replica acts as master of that epoch.
-    `end` is the log offset behind its last whole record. `sync_flush`: the replica's reports count what is flushed.
+    `end` is the log offset after its last complete record. `sync_flush`: the replica's reports count what is flushed.
     `is_leaving`: the replica stops soon and asks the master to remove it from the in-sync list.
     `account` and `signature` are set if the brokers check permissions.
     """

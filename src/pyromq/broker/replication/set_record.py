@@ -1,7 +1,7 @@
 """The record of a replica set in the registry, and the registration of each replica. Plain values, no I/O.
 
 A replica set consists of the brokers with one broker name. The set's record names the master, its epoch, and the
-replicas in sync. All replicas obey the record. It changes only by compare-and-swap on its revision.
+replicas in sync. All replicas obey the record. The record changes only by compare-and-swap on its revision.
 
     state        {"epoch": 7, "master": 2, "inSync": [[1, 8817], [2, 4403]], "preferred": null, "losses": []}
     replica/N    {"number": 1, "incarnation": 8817, "address": "10.0.0.1:10911", ...}
@@ -92,7 +92,9 @@ class SetSettings(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class ReplicaInfo(msgspec.Struct, frozen=True, rename="camel"):
-    """The registration of a replica under its lease. It may be out of date, so it never decides what is confirmed.
+    """The registration of a replica under its lease.
+
+    The registration may be out of date, so it never decides which records are confirmed.
 
     `address` is host:port of the broker, `ha_address` host:port of the replication stream.
     `end` is the log offset after the last whole record, `last_epoch` the epoch of that record.
@@ -122,5 +124,5 @@ def decode_value(kind: type[_T], data: bytes, key: str) -> _T:
     try:
         return msgspec.json.decode(data, type=kind)
     except (msgspec.DecodeError, RecursionError) as error:
-        text = f"the registry's value of {key} is no {kind.__name__}: {excerpt(error)}; it is {excerpt(data)}"
+        text = f"the registry's value of {key} is not a {kind.__name__}: {excerpt(error)}; it is {excerpt(data)}"
         raise ProtocolError(text) from error

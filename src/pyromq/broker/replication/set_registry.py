@@ -147,7 +147,7 @@ class SetRegistry:
         try:
             return msgspec.json.decode(found.value, type=list[int])
         except msgspec.DecodeError as error:
-            raise ProtocolError(f"the registry's value of {self._key('numbers')} is no list: {error}") from error
+            raise ProtocolError(f"the registry's value of {self._key('numbers')} is not a list: {error}") from error
 
     def _decode(self, kind: type[T], name: str, found: Versioned) -> T | None:
         return None if found.value is None else decode_value(kind, found.value, self._key(name))

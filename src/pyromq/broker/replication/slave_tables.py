@@ -39,7 +39,7 @@ logger = logger_of(__name__)
 FIRST_SECONDS = 3.0  # time from the start to the first copy. Source: BrokerController.handleSlaveSynchronize
 AGAIN_SECONDS = 10.0  # time between two copies
 ASK_SECONDS = 3.0  # longest wait for each reply of the master
-MOST_WAITING = 3  # limit of copies of delay-level progress that wait until the slave's log has reached them
+MAX_WAITING = 3  # limit of copies of delay-level progress that wait until the slave's log has reached them
 KEYS_AT_ONCE = 500  # limit of groups and topics stored between two yields to the event loop: about half a millisecond
 
 B = TypeVar("B", bound=Body)
@@ -129,7 +129,7 @@ class SlaveTables:
         try:
             return _Bounds(int(table["commitLogMinOffset"]), int(table["commitLogMaxOffset"]))
         except (KeyError, ValueError) as error:
-            raise StoreError(f"the master does not tell the bounds of its log: {error!r}") from error
+            raise StoreError(f"the master does not report the bounds of its log: {error!r}") from error
 
     async def _take_offsets(self, table: ConsumerOffsetTable) -> None:
         """Store the consumer offsets of clients' groups, limited to the end of each queue here.
@@ -154,7 +154,7 @@ class SlaveTables:
         Newer progress waits until the log here has reached it. Progress that is saved too early would skip delayed
         messages whose deliveries are not in the log here.
         """
-        if len(self._waiting) < MOST_WAITING:
+        if len(self._waiting) < MAX_WAITING:
             self._waiting.append(progress)
         reached = None
         while self._waiting and self._waiting[0].log_end <= self._store.confirmed_end:

@@ -14,9 +14,9 @@ class Decisions:
     """
 
     # A decision is kept under a hash of 64 bits: an identity takes four times the memory. A false match would need two
-    # equal hashes among a few thousand, and would only answer a request for a decided message without an error.
-    # Two tables take turns: one table that drops its oldest entry all the time is copied at each 10,000th entry, and
-    # the copies leave gaps in the process's memory.
+    # equal hashes among a few thousand, and would only answer a request for a decided message without an error. Two
+    # tables take turns. A single table that constantly drops its oldest entry would be copied at each 10,000th entry,
+    # and the copies would fragment the process's memory.
 
     def __init__(self) -> None:
         self._latest: dict[int, int] = {}

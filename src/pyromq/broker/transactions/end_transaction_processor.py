@@ -34,12 +34,12 @@ from pyromq.remoting.codes import ONE_WAY
 from pyromq.remoting.command import Call, Reply
 from pyromq.remoting.dispatch import Outcome, answers
 from pyromq.remoting.headers import EndTransaction, ListHalfMessages, ResumeHalfMessage
-from pyromq.slow_work import breathe
+from pyromq.slow_work import yield_slice
 from pyromq.store.message_store import MessageStore
 
 logger = logger_of(__name__)
 
-MOST_LISTED = 200  # limit of half messages on one page of the list
+MAX_LISTED = 200  # limit of half messages on one page of the list
 
 
 class EndTransactionProcessor:
@@ -100,7 +100,7 @@ class EndTransactionProcessor:
             raise BrokerError("Find prepared transaction message failed")
         if record.topic != HALF_TOPIC:
             raise BrokerError(
-                f"the message at log offset {header.log_offset} is no half message; its topic is {record.topic}"
+                f"the message at log offset {header.log_offset} is not a half message; its topic is {record.topic}"
             )
         if record.properties.get(Property.PRODUCER_GROUP) != header.producer_group:
             raise BrokerError("The producer group wrong")
@@ -166,12 +166,12 @@ class EndTransactionProcessor:
 
         Messages for topics on which the caller's account has no right are omitted.
         """
-        wanted = min(max(header.count, 1), MOST_LISTED)
+        wanted = min(max(header.count, 1), MAX_LISTED)
         found: list[HalfMessageEntry] = []
         after = header.after
         undecided = self._half_messages.undecided()
         for queue_offset in undecided[bisect_right(undecided, after) :]:
-            await breathe()
+            await yield_slice()
             half = self._half_messages.at(queue_offset)
             if half is None or header.producer_group not in (None, half.group):
                 continue

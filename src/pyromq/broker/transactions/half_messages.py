@@ -6,8 +6,8 @@ undecided message does not block this progress. The copy replaces the earlier on
 for the latest.
 
 Each outcome (the final message, the copy, the message given up) is appended in one write with its op record. A crash
-can separate them only at the end of the log. `mend` repairs such a separation, so that no decision takes effect twice.
-Source: RocketMQ 4.9.8, TransactionalMessageServiceImpl and TransactionalMessageBridge.
+can separate them only at the end of the log. `repair` repairs such a separation, so that no decision takes effect
+twice. Source: RocketMQ 4.9.8, TransactionalMessageServiceImpl and TransactionalMessageBridge.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ class HalfMessages:
             half = earlier
         return copies[::-1]
 
-    def mend(self) -> None:
+    def repair(self) -> None:
         """Append the op records that a crash lost. Must be called once, after `load`, when records can be appended."""
         for half in list(self._open.values()):
             if self._is_committed(half):

@@ -33,8 +33,8 @@ SLICE = 50  # limit of half messages checked in one step, which blocks the event
 SLICE_SECONDS = 0.003  # longest time of one step; large messages reach it before `SLICE`
 READING_SECONDS = 1.0  # a member that has left its last check unread for longer is skipped
 READING_PAUSE = 0.01  # seconds between two steps if all members left are still reading their last checks
-MOST_TRIED = 32  # limit of members of a group that are tried for one half message in one step
-LONGEST_WAIT = 1.0  # longest wait for a record to be loaded (seconds); the alarm usually rings earlier
+MAX_TRIED = 32  # limit of members of a group that are tried for one half message in one step
+LONGEST_WAIT = 1.0  # longest wait for a record to be loaded (seconds); the alarm usually fires earlier
 LONGEST_MS = 72 * 3_600_000  # age (ms) at which checks of a half message end: RocketMQ deletes it (fileReservedTime)
 _GONE = "the log no longer has it"
 
@@ -42,7 +42,7 @@ _GONE = "the log no longer has it"
 class TransactionChecks:
     """The rounds of checks of undecided half messages of one broker.
 
-    `step` returns the seconds until its next call; `alarm` rings if the call must come earlier.
+    `step` returns the seconds until its next call; `alarm` fires if the call must come earlier.
     """
 
     def __init__(self, state: SharedState) -> None:
@@ -135,7 +135,7 @@ class TransactionChecks:
             members = self._members[group] = self._connections.producers(group)
         reading = None
         now = self._clock.monotonic()
-        for number in range(self._asked, self._asked + min(len(members), MOST_TRIED)):
+        for number in range(self._asked, self._asked + min(len(members), MAX_TRIED)):
             member = members[number % len(members)]
             takes = member.session.takes_pushes
             if not takes and now - self._pushed_at.get(member.session, -READING_SECONDS) >= READING_SECONDS:
@@ -145,7 +145,7 @@ class TransactionChecks:
                     return member
                 reading = reading or member
         if reading is None:
-            self._asked += MOST_TRIED
+            self._asked += MAX_TRIED
         return reading
 
     def _wait(self, _: Half) -> bool:

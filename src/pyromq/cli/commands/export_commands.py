@@ -23,7 +23,7 @@ _cluster_option = click.option("--cluster", help="Only this cluster. [default: a
 _file_option = click.option(
     "--file",
     "path",
-    type=click.Path(dir_okay=False, allow_dash=True),  # a text, so that an empty one is refused
+    type=click.Path(dir_okay=False, allow_dash=True),  # a string, so that an empty one is refused
     help="Output file. [default: standard output]",
 )
 

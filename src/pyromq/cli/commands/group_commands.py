@@ -173,8 +173,8 @@ def settings(admin: Admin, name: str, output: str) -> None:
     "--every", "seconds", type=read_duration, default="60s", show_default=True, help="Interval between checks."
 )
 @click.option("--rounds", type=WholeNumber(1), help="Stop after this many checks. [default: never]")
-@click.option("--lag", "most_lag", type=WholeNumber(0), help="Show groups with a larger lag.")
-@click.option("--delay", "most_delay", type=read_duration, help="Show groups with a longer delay.")
+@click.option("--lag", "max_lag", type=WholeNumber(0), help="Show groups with a larger lag.")
+@click.option("--delay", "max_delay", type=read_duration, help="Show groups with a longer delay.")
 @namesrv_option
 @output_option
 def monitor(names: tuple[str, ...], seconds: float, rounds: int | None, namesrv: str, output: str, **most: Any) -> int:
@@ -213,11 +213,11 @@ def _checked_groups(admin: Admin, names: tuple[str, ...]) -> Iterator[dict[str, 
             yield {**_overview_row(each), "troubles": admin.members.troubles(states)}
 
 
-def _is_shown(row: dict[str, Any], *, most_lag: int | None, most_delay: float | None) -> bool:
-    if most_lag is None and most_delay is None:
+def _is_shown(row: dict[str, Any], *, max_lag: int | None, max_delay: float | None) -> bool:
+    if max_lag is None and max_delay is None:
         return True
-    is_behind = (most_lag is not None and row["lag"] > most_lag) or (
-        most_delay is not None and row["delay_seconds"] > most_delay
+    is_behind = (max_lag is not None and row["lag"] > max_lag) or (
+        max_delay is not None and row["delay_seconds"] > max_delay
     )
     return is_behind or bool(row["troubles"])
 

@@ -18,7 +18,7 @@ from pyromq.clock import local_time
 from pyromq.excerpt import escaped
 from pyromq.remoting.bodies import AcceptedLoss, ReplicaState
 
-_MOST_NUMBER = 255
+_MAX_NUMBER = 255
 _DEFAULT_REASON = "pyromq cluster failover --accept-loss"
 
 
@@ -51,7 +51,7 @@ def replicas(admin: Admin, set_name: str, output: str) -> int:
 
 @click.command(cls=Command)
 @click.argument("set_name", metavar="SET")
-@click.option("--to", "number", type=WholeNumber(1, _MOST_NUMBER), required=True, help="Number of the new master.")
+@click.option("--to", "number", type=WholeNumber(1, _MAX_NUMBER), required=True, help="Number of the new master.")
 @click.option(
     "--accept-loss", is_flag=True, help="Elect a replica that is not in sync: confirmed messages may be lost."
 )
@@ -75,7 +75,7 @@ def failover(admin: Admin, set_name: str, number: int, accept_loss: bool, reason
     status = admin.replica_sets.state(set_name).best
     click.echo(f"replica {number} is the master of {set_name}, epoch {status.epoch}, after {seconds:.3f} s")
     if status.refusal:
-        click.echo(f"it takes no messages yet: {escaped(status.refusal)}", err=True)
+        click.echo(f"it accepts no messages yet: {escaped(status.refusal)}", err=True)
 
 
 def _summary(found: ReplicaSetAnswers) -> dict[str, Any]:

@@ -144,7 +144,7 @@ def dump(
 ) -> int:
     """Print the messages of FOLDER at these log OFFSETs, including damaged ones.
 
-    Without offsets all sound messages are printed, one a line. JSON is one object a line.
+    Without offsets all intact messages are printed, one a line. JSON is one object a line.
     """
     check_stopped(folder)
     stopped = StoppedStore(_config(folder, config_file))
@@ -216,7 +216,7 @@ def _show_report(report: Report, output: str, config: StoreConfig, *, acts: list
         size = report.segment_bytes
         click.echo(f"the log files have {size} bytes: set mappedFileSizeCommitLog={size} for the broker")
     span = f"log offsets {report.log_begin} to {report.log_end}"
-    click.echo(f"{counted(report.records, 'sound record')}, {span}: {_verdict(report, bad)}")
+    click.echo(f"{counted(report.records, 'intact record')}, {span}: {_verdict(report, bad)}")
     return 1 if bad else 0
 
 

@@ -133,7 +133,7 @@ def masters_of(brokers: Iterable[BrokerAddresses]) -> dict[str, str]:
 
 
 def listed(names: Iterable[str]) -> str:
-    """Return names as text for an error, sorted and joined by commas; "none" without names."""
+    """Return names as a string for an error, sorted and joined by commas; "none" without names."""
     return ", ".join(sorted(names)) or "none"
 
 

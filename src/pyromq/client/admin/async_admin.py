@@ -138,7 +138,7 @@ class AsyncAdmin(AdminClient):
         return await self._brokers.table()
 
     async def broker_runtime(self, address: str) -> dict[str, str]:
-        """Return the runtime figures of the broker at `host:port`, as texts by RocketMQ's names."""
+        """Return the runtime figures of the broker at `host:port`, as strings by RocketMQ's names."""
         return decode_body(KeyValues, (await self._brokers.ask(address, BrokerState())).body).table
 
     async def broker_config(self, address: str) -> dict[str, str]:

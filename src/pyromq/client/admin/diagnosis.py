@@ -176,7 +176,7 @@ async def _check_name_server(cluster: ClusterClient, address: str, clock: Clock)
             return finding, None
         if isinstance(reason, AnotherServer):
             return Finding(
-                name, False, f"is no name server: {reason}", "a name server listens on 9876 by default"
+                name, False, f"is not a name server: {reason}", "a name server listens on 9876 by default"
             ), None
         if isinstance(reason, HostNotFound):
             return Finding(name, False, f"is not found: {reason}", "correct the name of the host, or look at DNS"), None
@@ -250,8 +250,8 @@ async def _ask_broker(cluster: ClusterClient, name: str, address: str, *, clock:
             return Finding(name, False, f"takes connections at {address}, but does not answer: {error}", HANGS)
         host = address.rpartition(":")[0]
         advice = (
-            f"the broker tells clients to use {host}; if that is no address for this machine, start the broker with "
-            "--broker-ip ADDRESS (setting brokerIP1); else look whether it runs and whether a firewall is between"
+            f"the broker tells clients to use {host}; if this machine cannot reach that address, start the broker with "
+            "--broker-ip ADDRESS (setting brokerIP1); else check that it runs and that no firewall is between"
         )
         return Finding(name, False, f"advertises {address}, which cannot be reached from here: {error}", advice)
     except AccessDenied as error:
@@ -266,7 +266,7 @@ async def _ask_broker(cluster: ClusterClient, name: str, address: str, *, clock:
 def _check_figures(name: str, address: str, figures: Mapping[str, str]) -> Finding:
     """Return the finding about a broker that answers with these figures."""
     if refusal := figures.get("sendRefusal"):  # only brokers of pyromq send this key and those read below
-        return Finding(name, False, f"answers at {address}, but takes no messages", refusal)
+        return Finding(name, False, f"answers at {address}, but accepts no messages", refusal)
     if missing := figures.get("pyromqMissingFile"):
         text = f"answers at {address}, but files of its store were deleted: {figures.get('pyromqMissingFiles')}"
         advice = f"put {missing} and the others back before the broker stops: until then it reads them from memory"

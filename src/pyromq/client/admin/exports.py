@@ -177,7 +177,7 @@ def _add(table: dict[str, Export], name: str, entry: Export, counts: Iterable[st
 
 
 def _latest_rate(text: str) -> float:
-    """Return the first of several rates in a text; 0 for an empty text, sent by a Java broker that has just started."""
+    """Return the first of several rates in a string; 0 if empty, as Java brokers send at first after a start."""
     return float(text.split()[0]) if text.strip() else 0.0
 
 

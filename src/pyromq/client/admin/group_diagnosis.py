@@ -14,7 +14,7 @@ from pyromq.names import is_system_group
 from pyromq.remoting.bodies import ConsumerConnection, ConsumerRunning, GroupList, decode_body
 from pyromq.remoting.headers import ConsumerConnections, ConsumerRunningState, TopicConsumers
 
-MOST_ASKED = 64  # limit of members of a group that are asked for their mode: each is a request that a broker relays
+MAX_ASKED = 64  # limit of members of a group that are asked for their mode: each is a request that a broker relays
 MODES = {
     "messageModel": {"CLUSTERING": "share the messages", "BROADCASTING": "get all messages (broadcast)"},
     "PROP_CONSUMEORDERLY": {"true": "consume in order", "false": "consume concurrently"},
@@ -95,7 +95,7 @@ async def _running(
                 continue
         return None
 
-    members = [each.client_id for each in state.members][:MOST_ASKED]
+    members = [each.client_id for each in state.members][:MAX_ASKED]
     if len(members) < 2:
         return {}
     answers = await asyncio.gather(*map(ask, members))

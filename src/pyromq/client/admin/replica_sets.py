@@ -143,7 +143,7 @@ async def ask_set(brokers: ClusterBrokers, name: str, registered: BrokerAddresse
 
     Slaves of RocketMQ 4.9 below the set are left out. Raises as `ReplicaSets.state`.
     """
-    alone = ""  # address of a broker that is no replica
+    alone = ""  # address of a broker that is not a replica
     found: dict[str, ReplicaSetStatus] = {}
     errors: dict[str, MQError] = {}
     clocks: dict[str, tuple[float, float]] = {}
@@ -165,7 +165,7 @@ async def ask_set(brokers: ClusterBrokers, name: str, registered: BrokerAddresse
         others = {each.address for each in status.replicas if each.address is not None}
         waiting += sorted(others - found.keys() - errors.keys() - set(waiting))
     if not found and alone:
-        raise UsageError(f"broker {name!r} at {alone} is no replica of a set: its brokers were started without etcd")
+        raise UsageError(f"broker {name!r} at {alone} is not a replica of a set: its brokers were started without etcd")
     if not found:
         texts = "; ".join(str(error) for error in errors.values())
         raise Unavailable(f"no replica of the set {name} answers: {texts or 'none is registered'}")

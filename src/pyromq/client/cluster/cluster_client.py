@@ -425,12 +425,12 @@ class ClusterClient:
         *,
         born_ms: int,
         attempts: int,
-        most_attempts: int | None = None,
+        max_attempts: int | None = None,
         timeout: float,
     ) -> Response:
         """Store a copy of a message, with these properties and number of attempts, and return the broker's response.
 
-        Body, flag and sysFlag stay as stored. A copy with `most_attempts` attempts or more is stored as a dead letter.
+        Body, flag and sysFlag stay as stored. A copy with `max_attempts` attempts or more is stored as a dead letter.
         Raises the broker's refusal, or `Unavailable`.
         """
         order = SendMessageV2(
@@ -446,7 +446,7 @@ class ClusterClient:
             reconsume_times=attempts,
             unit_mode=False,
             batch=False,
-            max_reconsume_times=most_attempts,
+            max_reconsume_times=max_attempts,
         )
         response = await self.ask_master(queue, order, message.stored_body, timeout=timeout)
         response.check()

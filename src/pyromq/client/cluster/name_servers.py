@@ -46,7 +46,7 @@ def default_namesrv() -> str:
 def addresses_of(namesrv: str | None) -> list[str]:
     """Return the addresses in a client's `namesrv`, or the URL of an address server in it; for None the default ones.
 
-    Raises `UsageError` for a text that is neither.
+    Raises `UsageError` for a string that is neither.
     """
     if namesrv is not None:
         return parse_addresses(namesrv)
@@ -115,7 +115,7 @@ class NameServers:
     async def ask(self, header: Header, body: bytes = b"") -> Response:
         """Return the response, with any code, of the first name server that answers. Raises `NoNameServer`.
 
-        Raises `UsageError` if the server is no name server, for example a broker.
+        Raises `UsageError` if the server is not a name server, for example a broker.
         """
         failures: list[Unavailable] = []
         for _ in self.addresses:
@@ -125,7 +125,7 @@ class NameServers:
                     response = await channel.call(header, body or END_OF_LINE, timeout=self._timeout)
                     if response.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
                         raise UsageError(
-                            f"{self._address} is no name server: it does not support a request of name servers; "
+                            f"{self._address} is not a name server: it does not support a request of name servers; "
                             "use the name server's port (9876 by default), not that of a broker (10911 by default)"
                         )
                     return response

@@ -86,7 +86,7 @@ def namespace_of(namespace: str | None, namesrv: str | None) -> Namespace:
     if namespace is None:
         namespace = os.environ.get(VARIABLE, "").strip() or _in_address(namesrv)
     elif not isinstance(namespace, str):
-        raise UsageError(f"namespace={namespace!r:.80} is {type(namespace).__name__}; it must be a text")
+        raise UsageError(f"namespace={namespace!r:.80} is {type(namespace).__name__}; it must be a string")
     return Namespace(namespace)
 
 

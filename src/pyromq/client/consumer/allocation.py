@@ -106,7 +106,7 @@ class MachineRoomNearby:
 
 
 def md5_hash(text: str) -> int:
-    """Return the first four bytes of a text's MD5 as a big-endian number. Source: ConsistentHashRouter.MD5Hash."""
+    """Return the first four bytes of a string's MD5 as a big-endian number. Source: ConsistentHashRouter.MD5Hash."""
     return int.from_bytes(hashlib.md5(text.encode(), usedforsecurity=False).digest()[:4], "big")
 
 

@@ -96,7 +96,7 @@ class Assignment(Generic[Q]):
         self._strict = strict
         self._wake = wake
         self._tasks = Tasks()
-        self._locked: set[MessageQueue] = set()  # queues locked at brokers, or with a lock request under way
+        self._locked: set[MessageQueue] = set()  # queues locked at brokers, or with a lock request in progress
         self._refused: dict[MessageQueue, float] = {}  # monotonic seconds at which a queue's lock was first refused
         # Queues for which a warning was logged: one warning until the queue is acquired.
         self._troubled: set[MessageQueue] = set()

@@ -199,7 +199,7 @@ class ConsumerStatusProcessor:
 
 
 def stacks() -> str:
-    """Return as text the stacks of all threads, followed by those of the event loop's tasks, innermost call first."""
+    """Return the stacks of all threads, then those of the event loop's tasks, innermost call first."""
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     texts = [
         _text(names.get(ident, "unknown"), f"TID: {ident}", traceback.extract_stack(frame))

@@ -17,7 +17,7 @@ from pyromq.errors import UsageError
 from pyromq.message import StoredMessage
 
 WEEK_SECONDS = 7 * 24 * 3600
-MOST_KEY = 255  # limit of a key's characters: size of the column `message_key`
+MAX_KEY = 255  # limit of a key's characters: size of the column `message_key`
 CLEANING_SECONDS = 3600.0  # interval of deletions of old marks
 CLAIM_SECONDS = 60.0  # default time that work may take with Redis before another process may repeat it
 
@@ -89,10 +89,10 @@ class Once:
         `RetryLater` while another process works on the message, and the errors of the store.
         """
         key = self._key(message)
-        if not isinstance(key, str) or not 1 <= len(key) <= MOST_KEY or "\0" in key:
+        if not isinstance(key, str) or not 1 <= len(key) <= MAX_KEY or "\0" in key:
             raise UsageError(
                 f"key(message) returned {key!r:.300} for message {message.message_id}; "
-                f"it must return a text of 1 to {MOST_KEY} characters without NUL"
+                f"it must return a text of 1 to {MAX_KEY} characters without NUL"
             )
         return self._marks.work(key)
 

@@ -80,7 +80,7 @@ def are_in_place(messages: list[StoredMessage], begin: int, end: int) -> bool:
 def examine(
     raw: bytes, queue: MessageQueue, begin: int, end: int, *, verify: bool
 ) -> tuple[list[StoredMessage], list[DamagedMessage]]:
-    """Return the sound and the damaged messages among records pulled from queue offset `begin` up to before `end`.
+    """Return the intact and the damaged messages among records pulled from queue offset `begin` up to before `end`.
 
     With `verify`, checksums and queue offsets are compared; without it only unreadable records count as damaged.
     """
@@ -125,7 +125,7 @@ def _records(raw: bytes, queue: MessageQueue, begin: int, end: int) -> list[tupl
 
 
 def _next_record(raw: bytes, position: int, queue: MessageQueue, offsets: range) -> int:
-    """Return the position in `raw` of this pull's next sound record after an unreadable one.
+    """Return the position in `raw` of this pull's next intact record after an unreadable one.
 
     Return `len(raw)` if there is none.
     """
@@ -407,8 +407,8 @@ def _size_at(data: bytes, position: int) -> int:
     return int(size)
 
 
-# Limit of the decompressed bodies (bytes) kept per pull, to decompress them once: room for some hundred messages.
-_MOST_KEPT = 1 << 20
+# Limit of the decompressed bodies (bytes) kept per pull, to decompress them once: room for a few hundred messages.
+_MAX_KEPT = 1 << 20
 
 
 class DamagedMessagePolicy:
@@ -483,9 +483,9 @@ class DamagedMessagePolicy:
 
 
 def _unpack(compressed: list[StoredMessage]) -> list[tuple[StoredMessage, UndecodableBody]]:
-    """Decompress bodies, keeping up to `_MOST_KEPT` bytes. Return messages with invalid bodies and their errors."""
+    """Decompress bodies, keeping up to `_MAX_KEPT` bytes. Return messages with invalid bodies and their errors."""
     refused = []
-    left = _MOST_KEPT
+    left = _MAX_KEPT
     for message in compressed:
         try:
             left -= message.unpack(left)

@@ -150,14 +150,14 @@ class AsyncProducer(AsyncLifespan):
     ) -> SendResult:
         """Send a message and return its queue and offset.
 
-        Messages with the same `ordering_key` (a text, a whole number or bytes) go to the same queue.
+        Messages with the same `ordering_key` (a string, a whole number or bytes) go to the same queue.
         `selector(queues, message)` returns one of the queues; its exceptions are raised here. `queue` is one of
         `queues(topic)`. Without these, queues take turns. `timeout` (seconds) covers all attempts. Network failures and
         the response codes in `ProducerConfig.retry_codes` are retried at another broker. With a chosen queue only
         network failures are retried, at the same broker.
         """
         outbox = self._outbox  # the condition of `is_full`, repeated here to save a call
-        if outbox.in_flight >= self.config.max_in_flight or outbox.pending_bytes >= outbox.most_bytes:
+        if outbox.in_flight >= self.config.max_in_flight or outbox.pending_bytes >= outbox.max_bytes:
             await self.room()
         if (
             queue is None
@@ -338,7 +338,7 @@ class AsyncProducer(AsyncLifespan):
     def is_full(self) -> bool:
         """True while sending must wait, because `max_in_flight` messages or `max_pending_bytes` are in flight."""
         outbox = self._outbox
-        return outbox.in_flight >= self.config.max_in_flight or outbox.pending_bytes >= outbox.most_bytes
+        return outbox.in_flight >= self.config.max_in_flight or outbox.pending_bytes >= outbox.max_bytes
 
     async def flush(self) -> None:
         """Send open batches, and wait until every message sent so far has its reply or has failed."""

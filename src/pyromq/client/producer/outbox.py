@@ -53,7 +53,7 @@ class Outbox:
     def __init__(self, group: str, cluster: ClusterClient, config: ProducerConfig, clock: Clock) -> None:
         self.in_flight = 0
         self.pending_bytes = 0  # bytes of bodies in flight; counted only if they are limited
-        self.most_bytes = sys.maxsize if config.max_pending_bytes is None else config.max_pending_bytes
+        self.max_bytes = sys.maxsize if config.max_pending_bytes is None else config.max_pending_bytes
         self._counts_bytes = config.max_pending_bytes is not None
         self._group = group
         self._cluster = cluster
@@ -145,8 +145,8 @@ class Outbox:
         return channel
 
     async def room_below(self, limit: int) -> None:
-        """Wait until fewer than `limit` messages, and fewer than `most_bytes` bytes, are in flight."""
-        while self.in_flight >= limit or self.pending_bytes >= self.most_bytes:
+        """Wait until fewer than `limit` messages, and fewer than `max_bytes` bytes, are in flight."""
+        while self.in_flight >= limit or self.pending_bytes >= self.max_bytes:
             waiter = (limit, asyncio.get_running_loop().create_future())
             self._room.append(waiter)
             try:
@@ -316,7 +316,7 @@ class Outbox:
             pending.future.set_result(result)
 
     def _not_sent(self, pending: PendingSend, error: MQError) -> None:
-        """Retry a message that was written to no connection: this is no attempt, only the deadline limits it."""
+        """Retry a message that was written to no connection: this is not an attempt, only the deadline limits it."""
         if isinstance(error, Unavailable):
             self._cluster.tasks.start(self._retry(pending, error), name="retry")
         else:
@@ -325,7 +325,7 @@ class Outbox:
     def _is_free(self, queue: MessageQueue, error: MQError) -> bool:
         """Return whether a failed attempt does not count in `retries`: only the deadline limits such attempts.
 
-        A replica's refusal is no attempt. A replica set elects another master, which takes some seconds.
+        A replica's refusal is not an attempt. A replica set elects another master, which takes some seconds.
         """
         if isinstance(error, NotTheMaster):
             return True
@@ -405,7 +405,7 @@ class Outbox:
     def tell_room(self) -> None:
         """Wake the callers of `room_below` for which there is room now."""
         for limit, future in self._room:
-            if self.in_flight < limit and self.pending_bytes < self.most_bytes and not future.done():
+            if self.in_flight < limit and self.pending_bytes < self.max_bytes and not future.done():
                 future.set_result(None)
 
 

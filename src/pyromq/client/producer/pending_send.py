@@ -57,7 +57,7 @@ def queue_for_key(queues: Sequence[MessageQueue], key: OrderingKey) -> MessageQu
 
 
 def check_key(key: OrderingKey) -> None:
-    """Raise `UsageError` unless an ordering key is a text, an integer or bytes."""
+    """Raise `UsageError` unless an ordering key is a string, an integer or bytes."""
     if not isinstance(key, str):
         _key_text(key)
 
@@ -67,7 +67,7 @@ def _key_text(key: int | bytes) -> str:
         return key.decode(errors="surrogateescape")
     if isinstance(key, int) and not isinstance(key, bool):
         return str(key)
-    raise UsageError(f"ordering_key={key!r:.80} is {type(key).__name__}; it is a text, a whole number or bytes")
+    raise UsageError(f"ordering_key={key!r:.80} is {type(key).__name__}; it is a string, a whole number or bytes")
 
 
 @dataclass(slots=True)
@@ -185,7 +185,7 @@ class PendingSend(msgspec.Struct, eq=False):
     flag: int
     body: bytes
     sys_flag: int
-    property_text: bytes  # properties as one text, escaped for JSON
+    property_text: bytes  # properties as one string, escaped for JSON
     deadline: float
     retry_codes: frozenset[int]
     future: asyncio.Future[SendResult]
@@ -275,24 +275,24 @@ def check_message(message: Message, config: ProducerConfig) -> None:
     if message.keys or type(message.keys) is not tuple:
         _check_keys(message)
     if type(message.properties) is not dict and not isinstance(message.properties, Mapping):
-        raise _wrong("properties", message.properties, "they must be a dict of texts")
+        raise _wrong("properties", message.properties, "they must be a dict of strings")
     if message.flag != 0 or message.delay_level != 0:
         _check_numbers(message, config)
     if message.wait_stored is not True and message.wait_stored is not False:
         raise _wrong("wait_stored", message.wait_stored, "it must be True or False")
     if message.message_id is not None and not isinstance(message.message_id, str):
-        raise _wrong("message_id", message.message_id, "it must be a text; the producer sets it")
+        raise _wrong("message_id", message.message_id, "it must be a string; the producer sets it")
 
 
 def _check_keys(message: Message) -> None:
     """Check a message's keys and store them as a tuple: a retry could not read an iterator again."""
     if type(message.keys) is not tuple:
         if isinstance(message.keys, bytes) or not isinstance(message.keys, Iterable):
-            raise _wrong("keys", message.keys, "keys must be a text or several texts")
+            raise _wrong("keys", message.keys, "keys must be a string or several strings")
         message.keys = tuple(message.keys.split(" ") if isinstance(message.keys, str) else message.keys)
     for key in message.keys:
         if type(key) is not str and not isinstance(key, str):
-            raise _wrong("one of keys", key, "keys must be texts")
+            raise _wrong("one of keys", key, "keys must be strings")
         if " " in key:
             raise IllegalMessage(f"key {key!r:.80} has a space, which separates keys: write `_`, or give several keys")
 
@@ -450,7 +450,7 @@ def _selected(selector: Selector, queues: Sequence[MessageQueue], message: Messa
     return chosen
 
 
-_MOST_CHECKED = 10_000  # limit of remembered names of topics, about 1 MB; above it, all are checked again
+_MAX_CHECKED = 10_000  # limit of remembered names of topics, about 1 MB; above it, all are checked again
 
 
 class Preparation:
@@ -483,7 +483,7 @@ class Preparation:
         if found is None:
             found = self._names.checked_topic(name)
             check_topic_for_sending(found)
-            if len(self._topics) >= _MOST_CHECKED:
+            if len(self._topics) >= _MAX_CHECKED:
                 self._topics.clear()
             self._topics[name] = found
         return found

@@ -48,7 +48,7 @@ class ProduceAccumulator:
         self._outbox = outbox
         self._preparation = preparation
         self._open: dict[_Place, _OpenBatch] = {}
-        self._most_bytes = min(config.batch_bytes, config.max_message_bytes)
+        self._max_bytes = min(config.batch_bytes, config.max_message_bytes)
 
     def add(
         self, message: Message, choose: QueueChooser | None, timeout: float | None
@@ -65,7 +65,7 @@ class ProduceAccumulator:
         future: asyncio.Future[SendResult] = asyncio.get_running_loop().create_future()
         size = len(member.body) + len(member.property_text) + MEMBER_BYTES
         batch = self._open.get(place)
-        if batch is not None and batch.size + size > self._most_bytes:
+        if batch is not None and batch.size + size > self._max_bytes:
             self._send(place, batch)
             batch = None
         if batch is None:
@@ -80,7 +80,7 @@ class ProduceAccumulator:
         batch.size += size
         batch.bodies += len(member.body)
         self._outbox.enter(1, len(member.body))
-        if batch.size >= self._most_bytes:
+        if batch.size >= self._max_bytes:
             self._send(place, batch)
         return future
 
@@ -98,7 +98,7 @@ class ProduceAccumulator:
         config = self._config
         return (
             type(message.body) is bytes
-            and len(message.body) < min(config.compress_from_bytes, self._most_bytes)
+            and len(message.body) < min(config.compress_from_bytes, self._max_bytes)
             and not message.delay_level
             and not message.is_timed
             and not message.topic.startswith(RETRY_PREFIX)

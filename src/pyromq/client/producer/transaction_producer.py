@@ -305,7 +305,7 @@ def decision_of(returned: object, failure: BaseException | None, subject: str) -
         return Decision.UNKNOWN
     if isinstance(returned, Decision):
         return returned
-    logger.warning("%s returned %s, which is no Decision, and counts as UNKNOWN", subject, picture_of(returned))
+    logger.warning("%s returned %s, which is not a Decision, and counts as UNKNOWN", subject, picture_of(returned))
     return Decision.UNKNOWN
 
 

@@ -45,10 +45,10 @@ from pyromq.net.connection_config import ConnectionConfig
 
 logger = logger_of(__name__)
 
-MOST_WAITING = 1024 * 16  # limit of unsent trace records; a message of the trace topic holds some hundred
+MAX_WAITING = 1024 * 16  # limit of unsent trace records; a message of the trace topic holds a few hundred
 SEND_SECONDS = 0.5  # longest wait of a record for more records. Source: AsyncTraceDispatcher
-MOST_CHARACTERS = 118_000  # limit of the records' text in a message. Source: AsyncTraceDispatcher
-MOST_KEY_BYTES = 24_000  # limit of a trace message's keys: all properties together may have 32 KiB
+MAX_CHARACTERS = 118_000  # limit of the records' text in a message. Source: AsyncTraceDispatcher
+MAX_KEY_BYTES = 24_000  # limit of a trace message's keys: all properties together may have 32 KiB
 CLOSE_SECONDS = 3.0  # limit of the time in which `close` sends records
 
 _STATES = {
@@ -209,12 +209,12 @@ class TraceSender:
         self.dropped = 0
 
     def add(self, record: TraceRecord) -> None:
-        """Add a record, or drop it if `MOST_WAITING` records are unsent or the sender is closed.
+        """Add a record, or drop it if `MAX_WAITING` records are unsent or the sender is closed.
 
         Thread-safe; does not block.
         """
-        if len(self._waiting) >= MOST_WAITING or self._closing:
-            self._count_dropped(1, "the sender is closed" if self._closing else f"{MOST_WAITING} records are unsent")
+        if len(self._waiting) >= MAX_WAITING or self._closing:
+            self._count_dropped(1, "the sender is closed" if self._closing else f"{MAX_WAITING} records are unsent")
             return
         self._waiting.append(record)
         if self._thread is None:
@@ -264,10 +264,10 @@ class TraceSender:
     def _send_waiting(self, producer: Producer) -> None:
         while self._waiting:
             records, keys, key_bytes, body = 0, dict[str, None](), 0, ""
-            while self._waiting and len(body) < MOST_CHARACTERS:
+            while self._waiting and len(body) < MAX_CHARACTERS:
                 new = [key for key in dict.fromkeys(keys_of(self._waiting[0])) if key not in keys]
                 key_bytes += _bytes(new)
-                if records and key_bytes > MOST_KEY_BYTES:
+                if records and key_bytes > MAX_KEY_BYTES:
                     break
                 records += 1
                 keys |= dict.fromkeys(new)
@@ -300,14 +300,14 @@ def _parts(keys: Iterable[str]) -> list[list[str]]:
     single key beyond the limit is left out.
     """
     parts: list[list[str]] = [[]]
-    free = MOST_KEY_BYTES
+    free = MAX_KEY_BYTES
     for key in keys:
         size = _bytes([key])
-        if size > MOST_KEY_BYTES:
+        if size > MAX_KEY_BYTES:
             continue
         if size > free:
             parts.append([])
-            free = MOST_KEY_BYTES
+            free = MAX_KEY_BYTES
         parts[-1].append(key)
         free -= size
     return parts

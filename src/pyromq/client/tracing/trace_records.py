@@ -1,4 +1,4 @@
-"""Trace records as text: sends, listener calls and transaction decisions of a client.
+"""Trace records as a string: sends, listener calls and transaction decisions of a client.
 
     record    its fields, joined by character 1; character 2 ends the record
     field     `null` for None, as Java's reader loses an empty last field

@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 TIMEOUT = 5.0
 PATIENCE_SECONDS = 0.3  # a page waits this long for a new snapshot, and then shows the previous one
-MOST_AGE = 20  # a previous snapshot is shown up to this multiple of `snapshot_seconds`
+MAX_AGE = 20  # a previous snapshot is shown up to this multiple of `snapshot_seconds`
 FORGOTTEN_MS = 86_400_000  # a broker that left is forgotten after this time, the longest range of charts
 
 
@@ -110,7 +110,7 @@ class ClusterClients:
             self._taking = asyncio.create_task(self._take())
         if known is not None and not fresh:
             age_seconds = (self._clock.now_ms() - known.at_ms) / 1000
-            if age_seconds < MOST_AGE * self._config.snapshot_seconds:
+            if age_seconds < MAX_AGE * self._config.snapshot_seconds:
                 await asyncio.wait([self._taking], timeout=PATIENCE_SECONDS)
                 if not self._taking.done():
                     return known

@@ -163,7 +163,7 @@ class ClusterSnapshot:
     def has_gaps(self) -> bool:
         """Whether sums are too low, because a silent broker has never given its figures.
 
-        A refusal is no gap: the sums are of what the console may see.
+        A refusal is not a gap: the sums are of what the console may see.
         """
         return any(each.figures is None and not each.refused for each in self.silent)
 
@@ -342,7 +342,7 @@ class RuntimeFigures:
 
 
 def _first(text: str | None) -> float | None:
-    """Return the first number in a text, for example 10.5 in `10.5 9.2 8.1`; None if the text has no number."""
+    """Return the first number in a string, for example 10.5 in `10.5 9.2 8.1`; None if the text has no number."""
     try:
         value = float((text or "").split()[0])
     except (ValueError, IndexError):

@@ -24,9 +24,9 @@ from pyromq.console.security.console_audit_log import DONE, FAILED, AuditEntry, 
 from pyromq.errors import MQError, UsageError
 from pyromq.message import MessageQueue
 
-MOST_RUNS = 50  # limit of redrives in memory; beyond the limit the oldest finished redrive is dropped
-MOST_AT_ONCE = 8
-MOST_OUTCOMES = 10_000  # limit of outcomes that one redrive keeps in memory; all outcomes are counted
+MAX_RUNS = 50  # limit of redrives in memory; beyond the limit the oldest finished redrive is dropped
+MAX_AT_ONCE = 8
+MAX_OUTCOMES = 10_000  # limit of outcomes that one redrive keeps in memory; all outcomes are counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,14 +110,14 @@ class Redrives:
 
     def begin(self, dead_letters: AsyncDeadLetters, asked: RedriveRequest) -> RedriveRun:
         """Start a redrive; the audit log records its beginning and end. Raises `UsageError` if too many are running."""
-        if len(self._tasks) >= MOST_AT_ONCE:
-            raise UsageError(f"{MOST_AT_ONCE} redrives are under way already; wait for one, or stop it")
+        if len(self._tasks) >= MAX_AT_ONCE:
+            raise UsageError(f"{MAX_AT_ONCE} redrives are in progress already; wait for one, or stop it")
         run = RedriveRun(str(next(self._numbers)), asked, self._clock.now_ms())
         details = {"group": asked.group, **asked.choice, "redrive": run.id}
         noted = self._audit.asked("redrive", account=asked.account, address=asked.address, details=details)
         self._runs[run.id] = run
         ended = [each for each in self._runs.values() if each.ended_ms is not None]
-        for each in ended[: max(0, len(self._runs) - MOST_RUNS)]:
+        for each in ended[: max(0, len(self._runs) - MAX_RUNS)]:
             del self._runs[each.id]
         task = asyncio.create_task(self._run(run, dead_letters, noted), name=f"redrive {run.id}")
         self._tasks[run.id] = task
@@ -161,7 +161,7 @@ class Redrives:
             async with aclosing(dead_letters.redrive(asked.group, asked.wanted, asked.order)) as outcomes:
                 async for each in outcomes:
                     run.fates[each.fate] += 1
-                    if len(run.outcomes) < MOST_OUTCOMES:
+                    if len(run.outcomes) < MAX_OUTCOMES:
                         run.outcomes.append(RedriveOutcome.of(each))
                     if run.is_stopped:
                         run.error = "it was stopped"

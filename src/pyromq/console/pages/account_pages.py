@@ -10,16 +10,16 @@ from starlette.routing import Route
 
 from pyromq.console.console import Console
 from pyromq.console.console_metrics import SignInRefusal
-from pyromq.console.security.console_accounts import MOST_PASSWORD, Role
+from pyromq.console.security.console_accounts import MAX_PASSWORD, Role
 from pyromq.console.security.console_audit_log import DONE, FAILED, AuditEntry
 from pyromq.console.security.sessions import Notice
 from pyromq.console.view.request_context import RequestContext, local_path
-from pyromq.console.view.routing import FORM_COOKIE, MOST_FORM_BYTES, change, read_form, session_of, view
+from pyromq.console.view.routing import FORM_COOKIE, MAX_FORM_BYTES, change, read_form, session_of, view
 from pyromq.console.view.table import Table
 from pyromq.errors import UsageError
 from pyromq.plural import counted
 
-HASHES_AT_ONCE = asyncio.Semaphore(2)  # limit of concurrent password hashes: each takes 64 MiB for some 50 ms
+HASHES_AT_ONCE = asyncio.Semaphore(2)  # limit of concurrent password hashes: each takes 64 MiB for about 50 ms
 
 
 async def accounts(context: RequestContext) -> Response:
@@ -87,7 +87,7 @@ async def form(request: Request) -> Response:
 
 async def sign_in(request: Request) -> Response:
     console: Console = request.app.state.console
-    fields = await read_form(request, MOST_FORM_BYTES)
+    fields = await read_form(request, MAX_FORM_BYTES)
     name, password = fields.get("name", "").strip()[:64], fields.get("password", "")
     wanted = local_path(fields.get("next", "/"))
     peer = console.address_of(request)
@@ -99,7 +99,7 @@ async def sign_in(request: Request) -> Response:
     console.sign_in_failures.failed(*tried)  # counted before hashing, so that concurrent attempts count, too
     noted = console.audit.asked("sign in", account=name, address=peer, details={})
     async with HASHES_AT_ONCE:
-        account = await asyncio.to_thread(console.accounts.signed_in, name, password[:MOST_PASSWORD])
+        account = await asyncio.to_thread(console.accounts.signed_in, name, password[:MAX_PASSWORD])
     if account is None:
         console.metrics.refuse_sign_in(SignInRefusal.WRONG)
         console.audit.ended(noted, FAILED, error="wrong name or password")

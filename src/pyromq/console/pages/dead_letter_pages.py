@@ -22,7 +22,7 @@ from pyromq.client.admin.messages.dead_letters import (
 )
 from pyromq.client.consumer.queue_reader import Bounds
 from pyromq.console.cluster.cluster_snapshot import TopicView
-from pyromq.console.cluster.redrives import MOST_OUTCOMES, RedriveOutcome, RedriveRequest, RedriveRun
+from pyromq.console.cluster.redrives import MAX_OUTCOMES, RedriveOutcome, RedriveRequest, RedriveRun
 from pyromq.console.pages.search_pages import MessageRow
 from pyromq.console.search.query import LIMITS
 from pyromq.console.search.queue_scan import Projection, QueueScan, ScanResult, bounds_between, narrowed
@@ -37,7 +37,7 @@ from pyromq.names import DEAD_LETTER_PREFIX, check_group, dead_letter_topic, ret
 T = TypeVar("T")
 
 HOW = ("to", "to_topic", "most", "rate", "again")
-MOST_TRIED = 200  # limit of dead letters in a dry run: each needs a request that looks for an earlier copy
+MAX_TRIED = 200  # limit of dead letters in a dry run: each needs a request that looks for an earlier copy
 DEFAULTS = {"to": "group", "most": "1000", "rate": "100"}  # defaults of the form, chosen to flood no consumer
 
 CHOICE = (
@@ -51,9 +51,9 @@ CHOICE = (
     "until",
 )  # fields of the address that select dead letters
 PAGE = 50
-MOST_COUNTED = 10_000  # limit of dead letters whose reasons are counted: reading them takes half a second
-MOST_REASONS = 20  # limit of reasons in the table
-MOST_LAST = 20  # limit of groups whose last reason is shown: each needs two requests
+MAX_COUNTED = 10_000  # limit of dead letters whose reasons are counted: reading them takes half a second
+MAX_REASONS = 20  # limit of reasons in the table
+MAX_LAST = 20  # limit of groups whose last reason is shown: each needs two requests
 MARK_SECONDS = 1.0  # time limit for what a list shows beside its rows: redriven copies, last reasons
 SHORT_SECONDS = 0.5  # a redrive that ends within this time is shown with its outcome at once
 
@@ -71,7 +71,7 @@ async def dead_letters(context: RequestContext) -> Response:
         sort="-last",
         text=_group_of,
     )
-    last = await _last_letters(context, [_group_of(each) for each in table.rows[:MOST_LAST]])
+    last = await _last_letters(context, [_group_of(each) for each in table.rows[:MAX_LAST]])
     return context.show("dead_letters.html", table=table, snapshot=snapshot, group_of=_group_of, last=last)
 
 
@@ -194,7 +194,7 @@ async def _reasons(context: RequestContext, group: str, wanted: DeadLetterFilter
             lambda message: DeadLetter(group, replace_fields(message, stored_body=b"")),
             lambda letter: 200 + 2 * len(letter.message.property_text),
         ),
-        limit=MOST_COUNTED,
+        limit=MAX_COUNTED,
     )
     found = await scan.run()
     redriven, is_complete = await _redriven(context, group, found.kept)
@@ -207,8 +207,8 @@ async def _reasons(context: RequestContext, group: str, wanted: DeadLetterFilter
         else:
             count.left += 1
     rows = sorted(counts.values(), key=lambda each: (-each.left, -each.redriven, each.pattern))
-    more = max(0, len(rows) - MOST_REASONS)
-    return ReasonTable(rows[:MOST_REASONS], len(found.kept), bool(found.before), more, not is_complete)
+    more = max(0, len(rows) - MAX_REASONS)
+    return ReasonTable(rows[:MAX_REASONS], len(found.kept), bool(found.before), more, not is_complete)
 
 
 class _IsCopy:
@@ -242,7 +242,7 @@ async def _redriven(context: RequestContext, group: str, letters: Sequence[DeadL
         except MQError:
             continue  # the topic was deleted
     keeping = Projection(lambda message: message.properties[REDRIVEN_FROM], lambda name: 200)
-    scan = QueueScan(reader, bounds, _IsCopy(), keeping=keeping, limit=MOST_COUNTED, seconds=MARK_SECONDS)
+    scan = QueueScan(reader, bounds, _IsCopy(), keeping=keeping, limit=MAX_COUNTED, seconds=MARK_SECONDS)
     found = await scan.run()
     return known | set(found.kept), not found.before
 
@@ -361,7 +361,7 @@ async def dry_run(context: RequestContext) -> Response:
         error=error,
         sent_form=sent_form,
         members=snapshot.groups[group].members if group in snapshot.groups else (),
-        most=MOST_OUTCOMES,
+        most=MAX_OUTCOMES,
         link=place_link,
     )
 
@@ -393,7 +393,7 @@ async def progress(context: RequestContext) -> Response:
         text=lambda each: " ".join((each.message_id, each.keys, each.fate.value, each.error, each.destination)),
     )
     return context.show(
-        "redrive_run.html", run=run, table=table, fates=Fate, most=MOST_OUTCOMES, link=place_link, state=_state(run)
+        "redrive_run.html", run=run, table=table, fates=Fate, most=MAX_OUTCOMES, link=place_link, state=_state(run)
     )
 
 
@@ -415,9 +415,9 @@ def order_of(fields: Mapping[str, str]) -> RedriveOrder:
         )
     if to == "topic" and not fields["to_topic"]:
         raise UsageError("the topic is missing: name the topic that gets the copies")
-    if not most.isdecimal() or len(most) > 9 or not 1 <= int(most) <= MOST_OUTCOMES:
+    if not most.isdecimal() or len(most) > 9 or not 1 <= int(most) <= MAX_OUTCOMES:
         raise UsageError(
-            f"the limit of {most[:20]!r} messages is out of range; one redrive sends 1 to {MOST_OUTCOMES:,}"
+            f"the limit of {most[:20]!r} messages is out of range; one redrive sends 1 to {MAX_OUTCOMES:,}"
         )
     try:
         per_second = float(rate) if rate else None
@@ -451,7 +451,7 @@ async def _try(
             aclosing(client.redrive(group, wanted, order)) as found,
         ):
             async for each in found:
-                if len(outcomes) == MOST_TRIED:
+                if len(outcomes) == MAX_TRIED:
                     return "enough"
                 outcomes.append(RedriveOutcome.of(each))
     except TimeoutError:
@@ -472,7 +472,7 @@ def _run(context: RequestContext) -> RedriveRun:
 def _state(run: RedriveRun) -> tuple[str, str]:
     """Return kind and text of the badge for a redrive, which is green only if every message was sent."""
     if run.ended_ms is None:
-        return "warn", "stopping" if run.is_stopped else "under way"
+        return "warn", "stopping" if run.is_stopped else "in progress"
     if run.error:
         return "bad", "ended before its time"
     if run.fates[Fate.FAILED]:

@@ -22,7 +22,7 @@ from pyromq.console.view.texts import duration
 from pyromq.errors import MQError, UsageError
 
 PAGE = 50
-MOST_DRAWN = 2000  # limit of messages in the chart, in order of delivery time: four responses of a broker
+MAX_DRAWN = 2000  # limit of messages in the chart, in order of delivery time: four responses of a broker
 
 
 async def delayed(context: RequestContext) -> Response:
@@ -82,8 +82,8 @@ async def of_topic(context: RequestContext) -> Response:
         error = wrong
     skip = context.query.get("skip", "")
     skipped = int(skip) if skip.isdecimal() and len(skip) < 6 else 0
-    found = await _waiting(client, topic, begin_ms, most=skipped + MOST_DRAWN + 1)
-    is_cut, found = len(found) > skipped + MOST_DRAWN, found[skipped : skipped + MOST_DRAWN]
+    found = await _waiting(client, topic, begin_ms, most=skipped + MAX_DRAWN + 1)
+    is_cut, found = len(found) > skipped + MAX_DRAWN, found[skipped : skipped + MAX_DRAWN]
     rows = found[:PAGE]
     next_link = ""
     if len(found) > PAGE:
@@ -117,7 +117,7 @@ async def cancel(context: RequestContext) -> Response:
 
 @dataclass(frozen=True, slots=True)
 class _LevelLine:
-    """A delay level over all brokers. `delay` is a text, which lists several delays if brokers differ."""
+    """A delay level over all brokers. `delay` is a string, which lists several delays if brokers differ."""
 
     level: int
     delay: str

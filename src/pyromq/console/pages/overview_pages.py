@@ -18,7 +18,7 @@ from pyromq.errors import MQError
 from pyromq.plural import counted
 
 SHOWN = 8  # number of groups and of topics shown
-MOST_PROBLEMS = 10
+MAX_PROBLEMS = 10
 DISK_WARNING, DISK_TROUBLE = 0.85, 0.95
 CLOCK_WARNING_MS = 60_000  # difference of clocks from which on users look for messages at wrong times
 
@@ -37,8 +37,8 @@ async def overview(context: RequestContext) -> Response:
         "overview.html",
         snapshot=snapshot,
         brokers=[RuntimeFigures(each) for each in snapshot.brokers.values()],
-        problems=problems[:MOST_PROBLEMS],
-        more=Counter(each.kind for each in problems[MOST_PROBLEMS:]),
+        problems=problems[:MAX_PROBLEMS],
+        more=Counter(each.kind for each in problems[MAX_PROBLEMS:]),
         topics=topics,
         rates=rates,
         busiest=busiest[:SHOWN],
@@ -121,7 +121,7 @@ def _problems_of(broker: BrokerView, at_ms: int) -> Iterator[Problem]:
         since = time_text(broker.error_since_ms)
         yield Problem("bad", f"Broker {broker.name} {broker.silence} since {since}: {broker.error}", link)
     if line.refusal:
-        yield Problem("bad", f"Broker {broker.name} takes no messages: {line.refusal}", link)
+        yield Problem("bad", f"Broker {broker.name} accepts no messages: {line.refusal}", link)
     elif line.disk is not None and line.disk >= DISK_WARNING:
         kind = "bad" if line.disk >= DISK_TROUBLE else "warn"
         yield Problem(kind, f"Broker {broker.name}: its disk is {line.disk:.0%} full", link)

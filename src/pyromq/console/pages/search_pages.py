@@ -20,7 +20,7 @@ from pyromq.console.pages.message_pages import PLACES, has_place, link_of, store
 from pyromq.console.search.bodies import BodyExcerpt, BodyView
 from pyromq.console.search.found_names import KINDS, FoundName, equal_names, found_names, similar_names
 from pyromq.console.search.message_columns import COLUMNS, COLUMNS_COOKIE, COLUMNS_SECONDS, MessageColumns
-from pyromq.console.search.message_files import MOST_EXPORTED, csv_head, csv_line, json_line
+from pyromq.console.search.message_files import MAX_EXPORTED, csv_head, csv_line, json_line
 from pyromq.console.search.message_outcome import ORIGINAL, copy_name, dead_letter_group
 from pyromq.console.search.query import LIMITS, WAYS, Query
 from pyromq.console.search.queue_scan import Match, Projection
@@ -33,14 +33,14 @@ from pyromq.errors import MQError, TopicNotFound, UsageError
 from pyromq.message import MessageQueue, StoredMessage
 
 TAIL_SECONDS = 0.5  # pause between two pulls for browsers that follow a topic
-MOST_TAILED = 100  # limit of messages in one pull: people cannot read more
-MOST_TAILS = 20  # limit of browsers that follow topics at the same time
+MAX_TAILED = 100  # limit of messages in one pull: people cannot read more
+MAX_TAILS = 20  # limit of browsers that follow topics at the same time
 ROW_BYTES = 2000  # estimated size of a row without its properties
 FIELDS = ("topic", "q", "by", "case", "since", "until", "queue", "limit")
-MOST_LISTED = 50  # limit of names on the page of found names; the lists of topics and groups have all
-MOST_SUGGESTED = 12  # limit of names below a field: as many as a person reads while typing
+MAX_LISTED = 50  # limit of names on the page of found names; the lists of topics and groups have all
+MAX_SUGGESTED = 12  # limit of names below a field: as many as a person reads while typing
 
-_tails = asyncio.Semaphore(MOST_TAILS)
+_tails = asyncio.Semaphore(MAX_TAILS)
 
 
 async def messages(context: RequestContext) -> Response:
@@ -100,7 +100,7 @@ def _columns(context: RequestContext) -> MessageColumns:
 
 def _topics_like(context: RequestContext, snapshot: ClusterSnapshot) -> list[FoundName]:
     name = context.query.get("topic", "").strip()
-    return (found_names(snapshot, name, ("topic",)) or similar_names(snapshot, name, ("topic",)))[:MOST_SUGGESTED]
+    return (found_names(snapshot, name, ("topic",)) or similar_names(snapshot, name, ("topic",)))[:MAX_SUGGESTED]
 
 
 class MessageRow:
@@ -164,9 +164,9 @@ async def export(context: RequestContext) -> Response:
     form = context.query.get("format", "jsonl")
     if form not in ("jsonl", "csv"):
         raise UsageError(f"format={form[:20]!r} is unknown; write jsonl or csv")
-    query = replace(Query.of(context.query, context.time_range()), limit=MOST_EXPORTED)
+    query = replace(Query.of(context.query, context.time_range()), limit=MAX_EXPORTED)
     if not query.topic and not query.text:
-        raise UsageError("the search is empty: name a topic, or a text to search for")
+        raise UsageError("the search is empty: name a topic, or a string to search for")
     lines = Projection(json_line if form == "jsonl" else csv_line, len)
     seconds = 10 * context.console.config.search_seconds
     with context.console.metrics.searching():
@@ -190,7 +190,7 @@ async def tail(context: RequestContext) -> Response:
     reader = await context.clients().reader()
     ends = {queue: most for queue, (_, most) in (await reader.bounds([query.topic])).items()}
     if _tails.locked():
-        raise UsageError(f"{MOST_TAILS} browsers follow topics already; close one first")
+        raise UsageError(f"{MAX_TAILS} browsers follow topics already; close one first")
     events = _events(context, reader, query, ends, _columns(context))
     return StreamingResponse(events, media_type="text/event-stream")
 
@@ -219,16 +219,16 @@ async def _events(
                 for queue, (_, most) in bounds.items():
                     at = ends.setdefault(queue, 0)
                     if at < most:
-                        skipped = max(at, most - MOST_TAILED)
-                        result = await reader.pull(queue, skipped, MOST_TAILED, tags=tag, sql=sql)
+                        skipped = max(at, most - MAX_TAILED)
+                        result = await reader.pull(queue, skipped, MAX_TAILED, tags=tag, sql=sql)
                         found += await asyncio.to_thread(_rows, result, match, columns)
                         ends[queue] = max(result.next_offset, at)
             except MQError as error:
                 yield _event("trouble", {"text": sentence(error)})
             found.sort(key=lambda each: each.message.store_ms)
             if found:
-                html = [template.render(row=each, shown=shown) for each in found[-MOST_TAILED:]]
-                yield _event("rows", {"rows": html, "more": max(0, len(found) - MOST_TAILED)})
+                html = [template.render(row=each, shown=shown) for each in found[-MAX_TAILED:]]
+                yield _event("rows", {"rows": html, "more": max(0, len(found) - MAX_TAILED)})
             else:
                 yield b": still here\n\n"  # only a write detects a closed connection
             await asyncio.sleep(TAIL_SECONDS)
@@ -270,7 +270,7 @@ async def find(context: RequestContext) -> Response:
     found = found_names(snapshot, text)
     if not found:
         return context.go(address("messages", q=text, open="one"))
-    return context.show("find.html", text=text, found=found, most=MOST_LISTED)
+    return context.show("find.html", text=text, found=found, most=MAX_LISTED)
 
 
 async def names(context: RequestContext) -> Response:
@@ -281,7 +281,7 @@ async def names(context: RequestContext) -> Response:
     text, kind = context.query.get("q", "").strip(), context.query.get("kind", "")
     kinds = (kind,) if kind in KINDS else KINDS
     snapshot = await context.clients().snapshot()
-    found = (found_names(snapshot, text, kinds) or similar_names(snapshot, text, kinds))[:MOST_SUGGESTED]
+    found = (found_names(snapshot, text, kinds) or similar_names(snapshot, text, kinds))[:MAX_SUGGESTED]
     return JSONResponse(
         [{"kind": each.kind, "name": each.name, "note": each.note, "link": each.link} for each in found]
     )

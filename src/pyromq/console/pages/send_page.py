@@ -13,11 +13,11 @@ from starlette.responses import Response
 from pyromq.console.search.bodies import FORMS, BodyView, encoded
 from pyromq.console.security.console_accounts import Role
 from pyromq.console.view.request_context import MAX_INT, MAX_LONG, RequestContext, address, whole
-from pyromq.console.view.routing import MOST_MESSAGE_FORM_BYTES, change, view
+from pyromq.console.view.routing import MAX_MESSAGE_FORM_BYTES, change, view
 from pyromq.errors import MQError, UsageError
 from pyromq.message import RESERVED_PROPERTIES, Message, MessageQueue, SendStatus
 
-MOST_COPIED = 4 << 20  # limit of a copied body: the default limit of brokers, which fits into a form as hex
+MAX_COPIED = 4 << 20  # limit of a copied body: the default limit of brokers, which fits into a form as hex
 NO_PROPERTY = RESERVED_PROPERTIES  # properties that the form does not take: producers and brokers set them
 
 
@@ -34,8 +34,8 @@ async def form(context: RequestContext) -> Response:
     queue = MessageQueue(query.get("topic", ""), query["broker"], queue_id)
     message = await (await context.clients().admin()).view_at(queue, offset)
     body = await asyncio.to_thread(BodyView, message)
-    if body.size > MOST_COPIED:
-        raise UsageError(f"this message cannot be copied here: its body has {body.size:,} bytes, over {MOST_COPIED:,}")
+    if body.size > MAX_COPIED:
+        raise UsageError(f"this message cannot be copied here: its body has {body.size:,} bytes, over {MAX_COPIED:,}")
     if body.error is not None or body.is_damaged:
         raise UsageError(f"this message cannot be copied: {body.error or 'its body does not match its checksum'}")
     own = {name: value for name, value in message.properties.items() if name not in NO_PROPERTY}
@@ -112,5 +112,5 @@ def _shown(context: RequestContext, values: Mapping[str, str], *, error: MQError
 
 ROUTES = [
     view("/send", form, needs=Role.OPERATOR),
-    change("/send", send, needs=Role.OPERATOR, what="send message", most_form_bytes=MOST_MESSAGE_FORM_BYTES),
+    change("/send", send, needs=Role.OPERATOR, what="send message", max_form_bytes=MAX_MESSAGE_FORM_BYTES),
 ]

@@ -21,7 +21,7 @@ from pyromq.console.view.table import Table
 from pyromq.errors import BatchDecided, MQError, QueryNotFound, UsageError
 from pyromq.plural import counted
 
-MOST_LISTED = 2000  # limit of half messages listed in one request; the page says if there are more
+MAX_LISTED = 2000  # limit of half messages listed in one request; the page says if there are more
 DONE = {Decision.COMMIT: "committed: consumers see it", Decision.ROLLBACK: "rolled back: nobody will see it"}
 
 
@@ -85,7 +85,7 @@ async def _undecided(client: AsyncHalfMessages, group: str | None, topic: str | 
     found: list[HalfMessage] = []
     async with aclosing(client.undecided(group, topic)) as undecided:
         async for half in undecided:
-            if len(found) == MOST_LISTED:
+            if len(found) == MAX_LISTED:
                 return found, True
             found.append(half)
     return found, False

@@ -1,4 +1,4 @@
-"""Shows message bodies to people: JSON as a tree, text as text, everything else as hex."""
+"""Shows message bodies to people: JSON as a tree, text as a string, everything else as hex."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from pyromq.compression import decompress_start
 from pyromq.errors import UndecodableBody, UsageError
 from pyromq.message import StoredMessage, SysFlag
 
-MOST_SHOWN = 256 << 10  # limit of body bytes shown on the page of a message
-MOST_TREE = 64 << 10  # limit of JSON that is shown as a tree (bytes)
-MOST_DEPTH = 40  # limit of nested levels of JSON, indented by two spaces each
-MOST_VALUES = 10_000  # limit of values in JSON, one per line: this many take a quarter of a second
+MAX_SHOWN = 256 << 10  # limit of body bytes shown on the page of a message
+MAX_TREE = 64 << 10  # limit of JSON that is shown as a tree (bytes)
+MAX_DEPTH = 40  # limit of nested levels of JSON, indented by two spaces each
+MAX_VALUES = 10_000  # limit of values in JSON, one per line: this many take a quarter of a second
 EXCERPT = 160  # limit of characters of a body in the row of a list
 _EXCERPT_BYTES = (
     16 * EXCERPT
@@ -71,15 +71,15 @@ class BodyView:
             self.data, self.error = message.stored_body, str(error)
         self.size = len(self.data)
         self.stored_size = len(message.stored_body)
-        text = _text_of(self.data[:MOST_SHOWN], is_whole=not self.is_cut)
+        text = _text_of(self.data[:MAX_SHOWN], is_whole=not self.is_cut)
         self.kind = "text" if text is not None else "binary"
-        self.shown = text if text is not None else hex_lines(self.data[: MOST_SHOWN // 8])
+        self.shown = text if text is not None else hex_lines(self.data[: MAX_SHOWN // 8])
         if text is not None and not self.is_cut and text.lstrip()[:1] in ("{", "["):
             self._show_json()
 
     @property
     def is_cut(self) -> bool:
-        return self.size > MOST_SHOWN
+        return self.size > MAX_SHOWN
 
     def _show_json(self) -> None:
         """Set the lines and the tree of a body that is JSON with limited depth and number of values."""
@@ -91,11 +91,11 @@ class BodyView:
         if not _is_small(value):
             return
         self.shown = msgspec.json.format(self.data, indent=2).decode()
-        self.tree = value if self.size <= MOST_TREE else None
+        self.tree = value if self.size <= MAX_TREE else None
 
 
 def _text_of(data: bytes, *, is_whole: bool) -> str | None:
-    """Return the beginning of a body as text; None if it is not UTF-8, or has characters that cannot be shown."""
+    """Return the beginning of a body as a string; None if it is not UTF-8, or has characters that cannot be shown."""
     try:
         text = getincrementaldecoder("utf-8")().decode(data, final=is_whole)
     except UnicodeDecodeError:
@@ -113,9 +113,9 @@ def _is_shown(character: str) -> bool:
 def _is_small(value: Any) -> bool:
     """Return whether a JSON value has few enough values and levels to be shown with one line per value."""
     level, count = [value], 0
-    for _ in range(MOST_DEPTH):
+    for _ in range(MAX_DEPTH):
         count += len(level)
-        if not level or count > MOST_VALUES:
+        if not level or count > MAX_VALUES:
             break
         level = [
             inner
@@ -123,7 +123,7 @@ def _is_small(value: Any) -> bool:
             if isinstance(each, dict | list)
             for inner in (each.values() if isinstance(each, dict) else each)
         ]
-    return not level and count <= MOST_VALUES
+    return not level and count <= MAX_VALUES
 
 
 def hex_lines(data: bytes) -> str:
@@ -137,7 +137,7 @@ def hex_lines(data: bytes) -> str:
 
 
 def encoded(text: str, form: str) -> bytes:
-    """Return the bytes of a body that a user typed as text or as hex. Raises `UsageError` for wrong hex."""
+    """Return the bytes of a body that a user typed as a string or as hex. Raises `UsageError` for wrong hex."""
     if form == "hex":
         try:
             return bytes.fromhex(text)

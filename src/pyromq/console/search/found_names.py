@@ -10,8 +10,8 @@ from pyromq.console.cluster.cluster_snapshot import ClusterSnapshot
 from pyromq.console.view.request_context import address
 
 KINDS = {"topic": "topics", "group": "groups", "broker": "brokers"}  # the first part of a page's address, by kind
-MOST_WORDS = 10  # limit of words in one search: a name with more is improbable
-MOST_SIMILAR = 5  # limit of similar names for a name that does not exist
+MAX_WORDS = 10  # limit of words in one search: a name with more is improbable
+MAX_SIMILAR = 5  # limit of similar names for a name that does not exist
 SIMILAR = 0.7  # least similarity, as in difflib: two letters of `orders` may be wrong
 
 
@@ -29,12 +29,12 @@ class FoundName:
 
 
 def found_names(snapshot: ClusterSnapshot, text: str, kinds: Iterable[str] = KINDS) -> list[FoundName]:
-    """Return the names that contain every word of a text, in upper or lower case; the best match comes first.
+    """Return the names that contain every word of a string, in upper or lower case; the best match comes first.
 
     The order is: names of users before internal names, then equal names, names that begin with the text, names with a
     word that begins with the text, all others; then short names first.
     """
-    words = text.casefold().split()[:MOST_WORDS]
+    words = text.casefold().split()[:MAX_WORDS]
     if not words:
         return []
     found = [each for each in _names(snapshot, kinds) if all(word in each.name.casefold() for word in words)]
@@ -42,12 +42,12 @@ def found_names(snapshot: ClusterSnapshot, text: str, kinds: Iterable[str] = KIN
 
 
 def similar_names(snapshot: ClusterSnapshot, text: str, kinds: Iterable[str] = KINDS) -> list[FoundName]:
-    """Return the names that are spelled most like a text, for a text that no name contains."""
+    """Return the names that are spelled most like a string, for a string that no name contains."""
     by_name: dict[str, list[FoundName]] = {}
     for each in _names(snapshot, kinds):
         if not each.note:
             by_name.setdefault(each.name.casefold(), []).append(each)
-    close = get_close_matches(text.casefold(), by_name, MOST_SIMILAR, SIMILAR)
+    close = get_close_matches(text.casefold(), by_name, MAX_SIMILAR, SIMILAR)
     return [each for name in close for each in by_name[name]]
 
 

@@ -20,8 +20,8 @@ COLUMNS = {  # by their name in addresses; a list always shows the key
 DEFAULT = ("stored", "key", "tag", "place", "body")
 COLUMNS_COOKIE = "pyromq-columns"
 COLUMNS_SECONDS = 365 * 86400  # how long a browser keeps the choice
-MOST_FIELDS = 10  # limit of columns of properties and of fields of JSON bodies: more do not fit on a screen
-MOST_FIELD_NAME = 100  # limit of characters in their names
+MAX_FIELDS = 10  # limit of columns of properties and of fields of JSON bodies: more do not fit on a screen
+MAX_FIELD_NAME = 100  # limit of characters in their names
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +37,10 @@ class MessageColumns:
 
     @classmethod
     def of(cls, names: Sequence[str], fields: str) -> MessageColumns:
-        """Return the columns of these names, in the order of `COLUMNS`, and the fields of a text with spaces."""
+        """Return the columns of these names, in the order of `COLUMNS`, and the fields of a string with spaces."""
         chosen = [name for name in COLUMNS if name in names or name == "key"]
-        wanted = dict.fromkeys(each for each in fields.replace(",", " ").split() if len(each) <= MOST_FIELD_NAME)
-        return cls(tuple(chosen), tuple(wanted)[:MOST_FIELDS])
+        wanted = dict.fromkeys(each for each in fields.replace(",", " ").split() if len(each) <= MAX_FIELD_NAME)
+        return cls(tuple(chosen), tuple(wanted)[:MAX_FIELDS])
 
     @classmethod
     def of_cookie(cls, cookie: str | None) -> MessageColumns:

@@ -13,7 +13,7 @@ from pyromq.clock import iso_time
 from pyromq.errors import UndecodableBody
 from pyromq.message import StoredMessage
 
-MOST_EXPORTED = 10_000
+MAX_EXPORTED = 10_000
 COLUMNS = ("stored", "topic", "broker", "queue", "offset", "id", "keys", "tag", "properties", "body")
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 

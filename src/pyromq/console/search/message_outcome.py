@@ -29,7 +29,7 @@ class Outcome(Enum):
 class GroupOutcome:
     """The outcome of a message in one group.
 
-    `attempts` is the number of failed attempts, `reason` the text of the last failure; None if no copy has a text.
+    `attempts` is the number of failed attempts, `reason` the text of the last failure; None if no copy has a string.
     `at_ms` is the time of the last failure. With `is_popped`, a failure is a message not acknowledged in time.
     `letter` is the dead letter to redrive, `last` the group's latest copy. `detail` is that of the offset.
     """

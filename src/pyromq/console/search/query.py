@@ -10,7 +10,7 @@ from pyromq.errors import UsageError
 
 WAYS = ("any", "id", "key", "tag", "text", "sql")
 LIMITS = (25, 50, 100, 500)  # the first is the default: as many rows as a screen has
-MOST_TEXT = 1000  # limit of characters in a searched text
+MAX_TEXT = 1000  # limit of characters in a searched text
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +38,8 @@ class Query:
         if by not in WAYS:
             raise UsageError(f"by={by[:40]!r} is unknown; write {' or '.join(WAYS)}")
         text = query.get("q", "").strip()
-        if len(text) > MOST_TEXT:
-            raise UsageError(f"the text has {len(text)} characters; the limit of a search is {MOST_TEXT}")
+        if len(text) > MAX_TEXT:
+            raise UsageError(f"the text has {len(text)} characters; the limit of a search is {MAX_TEXT}")
         limit = query.get("limit", "")
         return cls(
             topic=query.get("topic", "").strip(),

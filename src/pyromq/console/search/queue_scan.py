@@ -24,7 +24,7 @@ from pyromq.message import MessageQueue, StoredMessage
 PULL_BYTES = 1 << 19  # limit of one pull: a pyromq broker responds in half a millisecond
 FIRST_WINDOW, LARGEST_WINDOW = 500, 20_000  # messages in the first and in the largest window of a queue
 AT_ONCE = 4  # limit of windows pulled at the same time: brokers work while earlier responses are processed
-MOST_PAGE_BYTES = 32 << 20  # limit of bytes kept of the matches for one page; each window in flight may keep as much
+MAX_PAGE_BYTES = 32 << 20  # limit of bytes kept of the matches for one page; each window in flight may keep as much
 EQUALLY_DEEP = 64  # limit of queues that are read in parallel; further queues follow
 
 T = TypeVar("T")
@@ -70,7 +70,7 @@ class Projection(Generic[T]):
     def all(self, messages: Iterable[StoredMessage]) -> list[T]:
         """Return the kept parts of the matches, newest first, up to the limit of bytes."""
         kept: list[T] = []
-        left = MOST_PAGE_BYTES
+        left = MAX_PAGE_BYTES
         for message in messages:
             value = self.make(message)
             left -= self.size(value)
@@ -247,7 +247,7 @@ class QueueScan(Generic[T]):
         The pull is newer than the window's earlier pulls.
         """
         hits: list[_Hit[T]] = []
-        left = MOST_PAGE_BYTES
+        left = MAX_PAGE_BYTES
         for message in reversed(result.holding(self._match.words, ignore_case=self._match.ignores_case)):
             if message.queue_offset not in offsets or not self._match.accepts(message):
                 continue
@@ -279,7 +279,7 @@ class QueueScan(Generic[T]):
 
     def _within_limits(self, hits: list[_Hit[T]]) -> tuple[list[_Hit[T]], Order]:
         """Return the first matches that fit on a page, and the sort key of the next one."""
-        count, left = 0, MOST_PAGE_BYTES
+        count, left = 0, MAX_PAGE_BYTES
         for hit in hits[: self._limit]:
             left -= hit.size
             if left < 0 and count:

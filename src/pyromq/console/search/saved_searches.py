@@ -8,8 +8,8 @@ import msgspec
 
 from pyromq.errors import UsageError
 
-MOST_SEARCHES = 100  # limit of saved searches of one account
-MOST_NAME, MOST_QUERY = 80, 2000  # limits of characters in a name and in a query string
+MAX_SEARCHES = 100  # limit of saved searches of one account
+MAX_NAME, MAX_QUERY = 80, 2000  # limits of characters in a name and in a query string
 
 
 class SavedSearches:
@@ -30,13 +30,13 @@ class SavedSearches:
     def save(self, account: str, name: str, query: str) -> None:
         """Save a search under a name, replacing an earlier search of that name. Raises `UsageError` at a limit."""
         name = name.strip()
-        if not name or len(name) > MOST_NAME or len(query) > MOST_QUERY:
+        if not name or len(name) > MAX_NAME or len(query) > MAX_QUERY:
             raise UsageError(
-                f"a saved search has a name of 1 to {MOST_NAME} characters, and at most {MOST_QUERY} characters itself"
+                f"a saved search has a name of 1 to {MAX_NAME} characters, and at most {MAX_QUERY} characters itself"
             )
         own = {**self._by_account.get(account, {}), name: query}
-        if len(own) > MOST_SEARCHES:
-            raise UsageError(f"there are {MOST_SEARCHES} saved searches already; delete one first")
+        if len(own) > MAX_SEARCHES:
+            raise UsageError(f"there are {MAX_SEARCHES} saved searches already; delete one first")
         self._write({**self._by_account, account: own})
 
     def delete(self, account: str, name: str) -> None:

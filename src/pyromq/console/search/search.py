@@ -40,9 +40,9 @@ from pyromq.names import HALF_TOPIC, NOT_FOR_CLIENTS, SCHEDULE_TOPIC, TRACE_TOPI
 Test = Callable[[StoredMessage], bool]
 
 BODY = "body_"  # prefix of a JSON body's fields in expressions
-MOST_FIELDS = 200  # limit of fields of one JSON body that expressions can use
-MOST_PARSED = 1 << 20  # limit of a parsed JSON body: parsing 16 MiB would block other searches for a second
-MOST_PATH = 1000  # limit of characters in the path of a field
+MAX_FIELDS = 200  # limit of fields of one JSON body that expressions can use
+MAX_PARSED = 1 << 20  # limit of a parsed JSON body: parsing 16 MiB would block other searches for a second
+MAX_PATH = 1000  # limit of characters in the path of a field
 SEPARATORS = re.compile("[\x01\x02]")
 
 OF_AN_ID = re.compile(r"[0-9A-Fa-f]{32}([0-9A-Fa-f]{24})?\Z")
@@ -90,7 +90,9 @@ class Search(Generic[T]):
             if found or query.by == "id":
                 return SearchResult(await self._kept(found), "id", await self.topics())
         elif query.by == "id" and query.text:
-            raise UsageError(f"{query.text[:80]!r} is not an id: an id has 32 or 56 hex digits; look for it as text")
+            raise UsageError(
+                f"{query.text[:80]!r} is not an id: an id has 32 or 56 hex digits; look for it as a string"
+            )
         if query.by in ("any", "key") and query.text:
             result = await self._by_key(query.text)
             if result.found.kept or query.by == "key":
@@ -246,7 +248,7 @@ async def named(clients: ClusterClients, message: StoredMessage) -> StoredMessag
 
 
 class TextMatch:
-    """Matches messages with a text in body, properties, keys, tag or id, in upper or lower case unless `match_case`."""
+    """Matches messages with a string in body, properties, keys, tag or id. Ignores case unless `match_case`."""
 
     def __init__(self, text: str, *, match_case: bool = False) -> None:
         self.ignores_case = not match_case
@@ -279,7 +281,7 @@ class TextMatch:
 
 
 def _caseless_part(text: str) -> str:
-    """Return the longest part of a text in lower case of which no letter but ASCII has another case, "" without one.
+    """Return the longest part of a string in lower case of which no letter but ASCII has another case, "" without one.
 
     A record in which bytes of ASCII letters are lower case contains this part, if it contains the text.
     """
@@ -310,7 +312,7 @@ def body_fields(message: StoredMessage) -> dict[str, str]:
     """Return the scalar values in a JSON body by path, for example `body_item_sku`. Other bodies have none."""
     try:
         body = message.body
-        return _flat(msgspec.json.decode(body)) if len(body) <= MOST_PARSED else {}
+        return _flat(msgspec.json.decode(body)) if len(body) <= MAX_PARSED else {}
     except (UndecodableBody, ValueError, RecursionError):  # not JSON, or too deeply nested
         return {}
 
@@ -319,9 +321,9 @@ def _flat(value: Any) -> dict[str, str]:
     """Return the scalar values in a JSON value, by the path of each."""
     found: dict[str, str] = {}
     left: list[tuple[str, Any]] = [(BODY[:-1], value)]
-    while left and len(found) < MOST_FIELDS:
+    while left and len(found) < MAX_FIELDS:
         path, each = left.pop()
-        if len(path) > MOST_PATH:
+        if len(path) > MAX_PATH:
             continue
         if isinstance(each, dict):
             left += [(f"{path}_{name}", inner) for name, inner in each.items()]

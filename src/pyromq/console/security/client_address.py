@@ -13,7 +13,7 @@ IPV6_PREFIX = 64  # prefix length of the network of one customer, who can use al
 
 
 def check_networks(texts: Sequence[str]) -> None:
-    """Raise `UsageError` for a text that is neither an IP address nor a network."""
+    """Raise `UsageError` for a string that is neither an IP address nor a network."""
     for text in texts:
         try:
             ip_network(text)

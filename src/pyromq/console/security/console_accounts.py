@@ -22,7 +22,7 @@ from pyromq.logs import logger_of
 logger = logger_of(__name__)
 
 LEAST_PASSWORD = 8  # least number of characters in a password
-MOST_PASSWORD = 1024  # limit of characters in a password: hashing a longer password takes longer
+MAX_PASSWORD = 1024  # limit of characters in a password: hashing a longer password takes longer
 
 
 class Role(IntEnum):
@@ -97,7 +97,7 @@ class ConsoleAccounts:
         account, nobody = self._accounts.get(name), self._nobody
         known = account.password_hash if account is not None else nobody
         try:
-            self._hasher.verify(known, password[:MOST_PASSWORD])
+            self._hasher.verify(known, password[:MAX_PASSWORD])
         except (Argon2Error, InvalidHashError):
             return None
         return account
@@ -125,9 +125,9 @@ class ConsoleAccounts:
         _check_name(name)
         if known is None and (role is None or not password):
             raise UsageError(f"account {name} is new: it needs a role and a password")
-        if password and not LEAST_PASSWORD <= len(password) <= MOST_PASSWORD:
+        if password and not LEAST_PASSWORD <= len(password) <= MAX_PASSWORD:
             raise UsageError(
-                f"the password has {len(password)} characters; {LEAST_PASSWORD} to {MOST_PASSWORD} are allowed"
+                f"the password has {len(password)} characters; {LEAST_PASSWORD} to {MAX_PASSWORD} are allowed"
             )
         rank = Role.of(role) if role is not None else Role.of(known.role if known else "")
         access_key = (known.access_key if known else None) if access_key is None else access_key or None

@@ -17,7 +17,7 @@ from pyromq.errors import UsageError
 
 ASKED, DONE, FAILED, REFUSED = "asked", "done", "failed", "refused"
 KEPT_LINES = 5_000  # limit of log lines that the page of the audit log shows
-MOST_TEXT = 300  # limit of characters in one field of a log line
+MAX_TEXT = 300  # limit of characters in one field of a log line
 
 
 class AuditEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -65,7 +65,7 @@ class ConsoleAuditLog:
 
         Raises `OSError` if recording fails; the change must not be tried then.
         """
-        short = {name: text[:MOST_TEXT] for name, text in details.items() if text}
+        short = {name: text[:MAX_TEXT] for name, text in details.items() if text}
         entry = AuditEntry(
             id=f"{self._prefix}-{next(self._numbers)}",
             time=self._now(),
@@ -80,9 +80,9 @@ class ConsoleAuditLog:
 
     def ended(self, asked: AuditEntry, outcome: str, *, error: str = "", result: str = "") -> None:
         """Record the outcome of a change."""
-        details = {**asked.details, **({"result": result[:MOST_TEXT]} if result else {})}
+        details = {**asked.details, **({"result": result[:MAX_TEXT]} if result else {})}
         self._append(
-            msgspec.structs.replace(asked, time=self._now(), outcome=outcome, details=details, error=error[:MOST_TEXT])
+            msgspec.structs.replace(asked, time=self._now(), outcome=outcome, details=details, error=error[:MAX_TEXT])
         )
 
     def recent(self) -> list[AuditEntry]:

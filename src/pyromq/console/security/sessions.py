@@ -9,19 +9,19 @@ from dataclasses import dataclass, field
 from pyromq.clock import Clock
 from pyromq.console.security.client_address import counted_address
 
-MOST_SESSIONS = 10_000
-MOST_TRIED = 10_000  # limit of pairs of address and name whose failed sign-ins are remembered
+MAX_SESSIONS = 10_000
+MAX_TRIED = 10_000  # limit of pairs of address and name whose failed sign-ins are remembered
 FREE_TRIES = 5  # failed sign-ins of one name from one address before a pause is required
 FREE_OF_ADDRESS = 100  # failed sign-ins of all names from one address: more than an office behind one address makes
 FIRST_PAUSE, LONGEST_PAUSE = 2.0, 300.0  # first and longest pause after a failed sign-in
-MOST_KEPT_FORMS = 64  # limit of forms kept for visitors who are to sign in, of 64 KiB each
+MAX_KEPT_FORMS = 64  # limit of forms kept for visitors who are to sign in, of 64 KiB each
 KEPT_SECONDS = 900  # time until such a form is forgotten
 FORGOTTEN_SECONDS = 3600.0  # time after the last failed sign-in when failures are forgotten
 
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """A text that the next page shows. `kind` is `done`, `failed` or `note`."""
+    """A string that the next page shows. `kind` is `done`, `failed` or `note`."""
 
     kind: str
     text: str
@@ -53,7 +53,7 @@ class KeptForms:
 
     def keep(self, form: RefusedForm) -> str:
         """Keep a form, in place of the oldest one if there are too many; return its key."""
-        while len(self._forms) >= MOST_KEPT_FORMS:
+        while len(self._forms) >= MAX_KEPT_FORMS:
             del self._forms[next(iter(self._forms))]
         key = secrets.token_urlsafe(32)
         self._forms[key] = self._clock.monotonic() + KEPT_SECONDS, form
@@ -92,9 +92,9 @@ class Sessions:
 
     def begin(self, name: str | None) -> BrowserSession:
         now = self._clock.monotonic()
-        if len(self._sessions) >= MOST_SESSIONS:
+        if len(self._sessions) >= MAX_SESSIONS:
             self._sessions = {key: each for key, each in self._sessions.items() if each.ends > now}
-        while len(self._sessions) >= MOST_SESSIONS:
+        while len(self._sessions) >= MAX_SESSIONS:
             del self._sessions[next(iter(self._sessions))]  # the oldest session
         session = BrowserSession(secrets.token_urlsafe(32), name, secrets.token_urlsafe(32), now + self._seconds)
         self._sessions[session.key] = session
@@ -149,7 +149,7 @@ class SignInFailures:
             doublings = min(count - free, 10)  # limited, because `2**doublings` would become too large
             wait = min(FIRST_PAUSE * 2**doublings, LONGEST_PAUSE) if doublings >= 0 else 0.0
             self._failed[key] = _Failures(count, now, now + wait)
-            while len(self._failed) > MOST_TRIED:
+            while len(self._failed) > MAX_TRIED:
                 del self._failed[next(iter(self._failed))]
 
     def succeeded(self, address: str, name: str) -> None:

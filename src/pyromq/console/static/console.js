@@ -351,7 +351,7 @@ for (const each of document.querySelectorAll(".choice")) each.addEventListener("
 
 for (const field of document.querySelectorAll("[data-submit]")) field.addEventListener("change", () => field.form.requestSubmit());
 
-// --- a search under way can be stopped: the server ends what nobody waits for
+// --- a search in progress can be stopped: the server ends what nobody waits for
 
 for (const stop of document.querySelectorAll("[data-stop]")) {
   stop.form.addEventListener("submit", () => { stop.hidden = false; });

@@ -17,7 +17,7 @@ from pyromq.console.view.chart_axes import SCALES, Scale, time_ticks
 from pyromq.console.view.texts import number
 from pyromq.console.view.viewer_times import in_zone, time_text, zone_name
 
-MOST_COLUMNS = 60
+MAX_COLUMNS = 60
 MINUTE_MS, HOUR_MS, DAY_MS = 60_000, 3_600_000, 86_400_000
 STEPS = ((MINUTE_MS, "minute"), (10 * MINUTE_MS, "ten minutes"), (HOUR_MS, "hour"), (6 * HOUR_MS, "six hours"))
 LONG_STEPS = ((DAY_MS, "day"), (7 * DAY_MS, "week"), (30 * DAY_MS, "thirty days"), (365 * DAY_MS, "year"))
@@ -97,7 +97,7 @@ def columns(noun: str, times: Sequence[int]) -> Markup:
         return Markup("")
     first, last = min(times), max(times)
     steps = (*STEPS, *LONG_STEPS)
-    step, name = next((each for each in steps if (last - first) / each[0] < MOST_COLUMNS), steps[-1])
+    step, name = next((each for each in steps if (last - first) / each[0] < MAX_COLUMNS), steps[-1])
     counts = Counter(each // step for each in times)
     begin, count = min(counts), max(max(counts) - min(counts) + 1, 12)
     scale = SCALES["number"]
@@ -157,7 +157,7 @@ def _stretched(drawn: Markup) -> Markup:
 def _readings(lines: Sequence[ChartLine], scale: Scale, begin: int, end: int) -> Markup:
     """Return invisible columns across the chart, each with the values in its middle as title."""
     shown = [(line.name, line.points, [each.time_ms for each in line.points]) for line in lines if line.points]
-    count = min(MOST_COLUMNS, max(len(points) for _, points, _ in shown))
+    count = min(MAX_COLUMNS, max(len(points) for _, points, _ in shown))
     parts = []
     for place in range(count):
         at = begin + (place + 0.5) * (end - begin) / count

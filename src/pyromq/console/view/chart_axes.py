@@ -9,8 +9,8 @@ from math import ceil, floor, log10
 from pyromq.console.view import texts
 from pyromq.console.view.viewer_times import in_zone
 
-MOST_TICKS = 4  # steps of values above 0
-MOST_TIMES = 6
+MAX_TICKS = 4  # steps of values above 0
+MAX_TIMES = 6
 DAY_SECONDS = 86_400
 TIME_STEPS = (5, 10, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10_800, 21_600, 43_200, DAY_SECONDS)
 # The largest tick from which a unit is used, the unit, and its letter.
@@ -28,7 +28,7 @@ class Scale:
 
     def ticks(self, most: float) -> list[float]:
         """Return round values from 0 to `most` or above, at equal distances."""
-        step = self._step(max(most / MOST_TICKS, self.least_step))
+        step = self._step(max(most / MAX_TICKS, self.least_step))
         return [number * step for number in range(max(1, ceil(most / step - 1e-9)) + 1)]
 
     def label(self, value: float, top: float) -> str:
@@ -59,9 +59,9 @@ SCALES = {
 def time_ticks(begin_ms: int, end_ms: int) -> Sequence[tuple[float, str]]:
     """Return round times of the viewer's zone between two times: place (0 to 1) and label. Midnight is a date."""
     span = max(end_ms - begin_ms, 1)
-    step = next((each for each in TIME_STEPS if span / 1000 / each <= MOST_TIMES), 0) * 1000
+    step = next((each for each in TIME_STEPS if span / 1000 / each <= MAX_TIMES), 0) * 1000
     if not step:
-        step = ceil(span / 1000 / DAY_SECONDS / MOST_TIMES) * DAY_SECONDS * 1000
+        step = ceil(span / 1000 / DAY_SECONDS / MAX_TIMES) * DAY_SECONDS * 1000
     at = in_zone(begin_ms)
     offset = at.utcoffset() if at is not None else None
     shift = int(offset.total_seconds() * 1000) if offset is not None else 0

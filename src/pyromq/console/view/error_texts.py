@@ -32,11 +32,14 @@ _WORDINGS = tuple(
         (r"The Consumer <(.+?)> Version <(.+?)> too low .*", r"member \1 has version \2, which cannot do this"),
         (
             r"Sending message to topic\[(.+?)\] is forbidden\.?",
-            r"topic \1 takes no messages: its permission forbids it",
+            r"topic \1 accepts no messages: its permission forbids it",
         ),
-        (r"the topic\[(.+?)\] sending message is forbidden", r"topic \1 takes no messages: its permission forbids it"),
+        (
+            r"the topic\[(.+?)\] sending message is forbidden",
+            r"topic \1 accepts no messages: its permission forbids it",
+        ),
         (r"the topic\[(.+?)\] pulling message is forbidden", r"topic \1 cannot be read: its permission forbids it"),
-        (r"the broker\[(.+?)\] sending( transaction)? message is forbidden", r"broker \1 takes no\2 messages now"),
+        (r"the broker\[(.+?)\] sending( transaction)? message is forbidden", r"broker \1 accepts no\2 messages now"),
         (r"the broker\[(.+?)\] pulling message is forbidden", r"broker \1 cannot be read now"),
         (r"subscription group no permission, (.+)", r"group \1 may not consume: it is disabled"),
         (r"The specified topic is blank\.?", r"the topic's name is empty"),
@@ -51,7 +54,7 @@ _WORDINGS = tuple(
         ),
         (
             r"the specified group\[(.*?)\] contains illegal characters.*",
-            r"'\1' is no name of a group: letters, digits, _, -, % and | may be in its name",
+            r"'\1' is not a valid group name: letters, digits, _, -, % and | may be in its name",
         ),
         (r"can not find message by the offset, (\d+)", r"no message is stored at log offset \1"),
         (r"can not find message\b.*", r"no message is found"),
@@ -62,8 +65,8 @@ _WORDINGS = tuple(
         (r"The stats <(.+?)> <(.+?)> not exist", r"the broker has no statistics \1 of \2"),
         (r"(?:consumer|producer)Group can not equal (\S+?), .*", r"\1 is a name of the system; choose another"),
         (
-            r"account (\S+) is no administrator, which request .* needs",
-            r"account \1 is no administrator, which this needs",
+            r"account (\S+) is not an administrator, which request .* needs",
+            r"account \1 is not an administrator, which this needs",
         ),
         (r"Can not update config in black list\.?", r"this setting cannot be changed while the broker runs"),
         (r"Find prepared transaction message failed", r"the half message is not found: it is decided, or has expired"),
@@ -73,7 +76,7 @@ _WORDINGS = tuple(
         (r"invoke consumer <(.+?)> <(.+?)> Exception: (.*)", r"member \2 of group \1 failed: \3"),
     )
 )
-# Parts of texts that are for programs and command lines. Each is removed.
+# Parts of strings that are for programs and command lines. Each is removed.
 _NOT_FOR_PAGES = tuple(
     re.compile(pattern)
     for pattern in (

@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 PASSWORDS = frozenset({"password", "password_again", "secret_key"})
 SECRETS = PASSWORDS | {"csrf", "back", "by", "body"}  # fields that are not in the audit log
-MOST_KEPT = 16 << 10  # limit of characters kept of a refused form, in the memory of its session
+MAX_KEPT = 16 << 10  # limit of characters kept of a refused form, in the memory of its session
 
 CHART_SPANS = {"15m": 900.0, "1h": 3600.0, "1d": 86_400.0}  # time ranges of charts, in seconds
 CHART_POINTS = 300  # about the number of points of a chart's line
@@ -94,7 +94,7 @@ class RequestContext:
         return TimeRange.of(self.fields, self.console.clock.now_ms())
 
     def time_text(self, name: str) -> str:
-        """Return what a time field shows: the time in the viewer's zone, or the text as typed if it is no time."""
+        """Return what a time field shows: the time in the viewer's zone, or the text as typed if it is not a time."""
         try:
             if name in ("since", "until") and self.fields.get("last"):
                 return field_text(getattr(self.time_range(), f"{name}_ms"))
@@ -181,7 +181,7 @@ class RequestContext:
         """Return a redirect to the page of the form, which shows the reason, and the form as it was typed."""
         self.session.notices.append(Notice("failed", text))
         fields = {name: value for name, value in self.form.items() if name not in PASSWORDS}
-        if sum(map(len, fields.values())) <= MOST_KEPT:
+        if sum(map(len, fields.values())) <= MAX_KEPT:
             self.session.refused = RefusedForm(self.request.url.path, fields, text)
         return RedirectResponse(self.back(), 303)
 

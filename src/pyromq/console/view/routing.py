@@ -30,10 +30,10 @@ Handler = Callable[[RequestContext], Coroutine[Any, Any, Response]]
 COOKIE = "pyromq-console"
 FORM_COOKIE = "pyromq-console-form"  # key of a form that was sent after its session had ended
 SESSION_ENDED = "Nothing was changed: your session had ended. The form is as you typed it; send it again."
-MOST_FORM_BYTES = 64 << 10  # limit of a form without a message: visitors may send this much before signing in
-MOST_MESSAGE_FORM_BYTES = 20 << 20  # limit of a form with a message: a body of 4 MiB as hex takes 8 MiB
-MOST_ENCODED_BYTES = 1 << 20  # limit of a percent-encoded form: decoding a megabyte takes 0.5 s
-MOST_FIELDS = 1000  # limit of fields in one form
+MAX_FORM_BYTES = 64 << 10  # limit of a form without a message: visitors may send this much before signing in
+MAX_MESSAGE_FORM_BYTES = 20 << 20  # limit of a form with a message: a body of 4 MiB as hex takes 8 MiB
+MAX_ENCODED_BYTES = 1 << 20  # limit of a percent-encoded form: decoding a megabyte takes 0.5 s
+MAX_FIELDS = 1000  # limit of fields in one form
 CLIENT_CLOSED_REQUEST = 499  # status for a browser that has disconnected, as in nginx's logs
 _STATUS = (
     ((errors.TopicNotFound, errors.GroupNotFound, errors.QueryNotFound), 404),
@@ -63,7 +63,7 @@ def view(path: str, handler: Handler, *, needs: Role = Role.VIEWER) -> Route:
     return Route(path, endpoint, methods=["GET"], name=handler.__name__)
 
 
-def change(path: str, handler: Handler, *, needs: Role, what: str, most_form_bytes: int = MOST_FORM_BYTES) -> Route:
+def change(path: str, handler: Handler, *, needs: Role, what: str, max_form_bytes: int = MAX_FORM_BYTES) -> Route:
     """Return the route of a form that changes something. `what` names the change in the audit log."""
 
     async def endpoint(request: Request) -> Response:
@@ -72,7 +72,7 @@ def change(path: str, handler: Handler, *, needs: Role, what: str, most_form_byt
         if session is None:
             return await _keep_for_sign_in(request, console)
         is_allowed = RequestContext(request, console, session, account, {}).role >= needs
-        form = await read_form(request, most_form_bytes if is_allowed else MOST_FORM_BYTES)
+        form = await read_form(request, max_form_bytes if is_allowed else MAX_FORM_BYTES)
         context = RequestContext(request, console, session, account, form)
         if not compare_digest(form.get("csrf", "").encode(), session.csrf.encode()):
             return _wrong_token(context)
@@ -116,31 +116,31 @@ def session_of(request: Request, console: Console) -> tuple[BrowserSession | Non
     return (session, account) if account is not None else (None, None)
 
 
-async def read_form(request: Request, most_bytes: int) -> Mapping[str, str]:
-    """Return the fields of a form, of which at most `most_bytes` are read.
+async def read_form(request: Request, max_bytes: int) -> Mapping[str, str]:
+    """Return the fields of a form, of which at most `max_bytes` are read.
 
     Raises `UsageError` if the form is larger, contains files or is malformed.
     """
     if not request.headers.get("content-type", "").lower().startswith("multipart/form-data"):
-        most_bytes = min(most_bytes, MOST_ENCODED_BYTES)
-    counted = Request(request.scope, _at_most(request.receive, most_bytes))
+        max_bytes = min(max_bytes, MAX_ENCODED_BYTES)
+    counted = Request(request.scope, _at_most(request.receive, max_bytes))
     try:
-        form = await counted.form(max_files=0, max_fields=MOST_FIELDS, max_part_size=most_bytes)
+        form = await counted.form(max_files=0, max_fields=MAX_FIELDS, max_part_size=max_bytes)
     except HTTPException as error:
         raise UsageError(f"the form cannot be read: {error.detail}") from error
     return {name: value for name, value in form.items() if isinstance(value, str)}
 
 
-def _at_most(receive: Receive, most_bytes: int) -> Receive:
-    """Return an ASGI `receive` that raises `UsageError` if the request body exceeds `most_bytes`."""
+def _at_most(receive: Receive, max_bytes: int) -> Receive:
+    """Return an ASGI `receive` that raises `UsageError` if the request body exceeds `max_bytes`."""
     read = 0
 
     async def counted() -> Message:
         nonlocal read
         message = await receive()
         read += len(message.get("body", b""))
-        if read > most_bytes:
-            raise UsageError(f"the form has more than {most_bytes:,} bytes, the limit of this page")
+        if read > max_bytes:
+            raise UsageError(f"the form has more than {max_bytes:,} bytes, the limit of this page")
         return message
 
     return counted
@@ -167,7 +167,7 @@ async def _keep_for_sign_in(request: Request, console: Console) -> Response:
     visitor a form that the stranger has filled.
     """
     try:
-        form = await read_form(request, MOST_FORM_BYTES)
+        form = await read_form(request, MAX_FORM_BYTES)
     except UsageError:  # too large for a stranger's form
         return RedirectResponse(address("sign-in", form="lost"), 303)
     response = RedirectResponse(address("sign-in", next=local_path(form.get("back", "/"))), 303)

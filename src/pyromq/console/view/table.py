@@ -9,7 +9,7 @@ from urllib.parse import urlencode
 R = TypeVar("R")
 
 PAGE_ROWS = 50
-MOST_ROWS = 500
+MAX_ROWS = 500
 
 
 class Table(Generic[R]):
@@ -43,7 +43,7 @@ class Table(Generic[R]):
             self.descending = sort.startswith("-")
         rows = sorted(rows, key=columns[self.sort], reverse=self.descending)
         self.total = len(rows)
-        size = min(max(_whole(query.get("rows"), PAGE_ROWS), 1), MOST_ROWS)
+        size = min(max(_whole(query.get("rows"), PAGE_ROWS), 1), MAX_ROWS)
         self.pages = max(1, -(-self.total // size))
         self.page = min(max(_whole(query.get("page"), 1), 1), self.pages)
         self.first = (self.page - 1) * size

@@ -1,4 +1,4 @@
-"""Formats numbers, times and sizes as text; templates use these functions as filters."""
+"""Formats numbers, times and sizes as a string; templates use these functions as filters."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def rate(value: float | None) -> str:
 
 
 def size(count: float | None) -> str:
-    """Return a number of bytes as text, for example `1.5 MiB`."""
+    """Return a number of bytes as a string, for example `1.5 MiB`."""
     if count is None:
         return NOTHING
     value, units = float(count), ["B", "KiB", "MiB", "GiB", "TiB", "PiB"]
@@ -36,7 +36,7 @@ def size(count: float | None) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """Return a duration as text, for example `350 ms`, `12 s`, `3 min 20 s`, `2 d 4 h`."""
+    """Return a duration as a string, for example `350 ms`, `12 s`, `3 min 20 s`, `2 d 4 h`."""
     if seconds is None:
         return NOTHING
     if seconds < 1:

@@ -18,7 +18,7 @@ from pyromq.clock import local_time
 from pyromq.errors import UsageError
 
 ZONE_COOKIE = "pyromq-zone"
-MOST_ZONE_NAME = 64  # limit of characters of a zone's name: the longest IANA name has 32
+MAX_ZONE_NAME = 64  # limit of characters of a zone's name: the longest IANA name has 32
 UTC = ZoneInfo("UTC")
 UNKNOWN = "–"
 SPANS = {"15m": "last 15 min", "1h": "last 1 h", "1d": "last 1 d"}  # buttons of a time range: value and text
@@ -44,9 +44,9 @@ def in_zone(ms: float) -> datetime | None:
 
 
 def time_text(ms: float | None, *, exact: bool = False) -> str:
-    """Return a time as text `2026-11-22 17:00:00`, with `exact` in ms; a dash without a time.
+    """Return a time as string `2026-11-22 17:00:00`, with `exact` in ms; a dash without a time.
 
-    A number that is no time of the calendar is shown as the number.
+    A number that is not a time of the calendar is shown as the number.
     """
     if not ms or ms < 0:
         return UNKNOWN
@@ -67,7 +67,7 @@ def exact_moment(ms: int | None) -> Markup:
 
 
 def read_time(text: str, now_ms: int, *, zone: str | None = None) -> int | None:
-    """Return ms since 1970 from a text; None for an empty text. Raises `UsageError`.
+    """Return ms since 1970 from a string; None for an empty string. Raises `UsageError`.
 
     The text is a time in the zone, by default the viewer's: `2026-11-22 17:00`, or `17:00` for today. Other forms are a
     time with an offset, a distance from now (`-15m`, `+1h`), and a number of ms since 1970.
@@ -153,7 +153,7 @@ def _parsed(text: str, now_ms: int, zone: ZoneInfo) -> datetime:
 
 
 def _zone(name: str | None) -> ZoneInfo | None:
-    if not name or len(name) > MOST_ZONE_NAME:
+    if not name or len(name) > MAX_ZONE_NAME:
         return None
     try:
         return ZoneInfo(name)

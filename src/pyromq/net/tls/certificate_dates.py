@@ -49,7 +49,7 @@ def expiry(der: bytes) -> float | None:
 
 
 def lifetime(seconds: float) -> str:
-    """Return a text for users that says when a certificate expires or expired."""
+    """Return a string for users that says when a certificate expires or expired."""
     days = int(abs(seconds) // 86_400)
     many = "1 day" if days == 1 else f"{days} days"
     if seconds < 0:

@@ -13,7 +13,7 @@ _EXPIRED, _NOT_YET = 10, 9  # numbers of OpenSSL's X509_V_ERR_... for expired an
 _OTHER_HOST = (62, 63, 64)
 _SELF_SIGNED = 18
 
-_PLAIN_PORT = "it takes plain connections only, or is no RocketMQ server; connect without TLS, or to another port"
+_PLAIN_PORT = "it accepts plain connections only, or is not a RocketMQ server; connect without TLS, or to another port"
 
 # Ends of the reasons for alerts that servers send; the beginning differs between versions of OpenSSL and TLS.
 _ALERTS = {
@@ -51,7 +51,7 @@ def describe(error: BaseException) -> str:
 def closed_without_a_reply(tls: TlsConfig | None) -> str:
     """Return the error text for a connection that the server closed without sending a byte."""
     if tls is None:
-        return "closed by the server without a reply: it may take TLS connections only"
+        return "closed by the server without a reply: it may accept TLS connections only"
     return "closed by the server without a reply: it may require another client certificate (TlsConfig.certificate)"
 
 
@@ -69,7 +69,7 @@ def _unverified(error: ssl.SSLCertVerificationError, tls: TlsConfig) -> str:
         else "by an authority that this system trusts: give its authority"
     )
     signed = " (it is self-signed)" if error.verify_code == _SELF_SIGNED else ""
-    return f"its certificate is not vouched for {trusted}{signed}"
+    return f"its certificate is not signed {trusted}{signed}"
 
 
 async def speaks_tls(address: str) -> bool:

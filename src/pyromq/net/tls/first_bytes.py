@@ -26,8 +26,8 @@ from pyromq.remoting.dispatch import refusal
 from pyromq.remoting.rejection_log import HANDSHAKES, NOT_ENCRYPTED, RejectionLog
 
 SILENT_SECONDS = 120.0  # longest wait for the first byte, as for idle connections: clients may open a connection early
-MOST_WAITING = 4096  # limit of connections without a complete first record; above the limit the oldest is closed
-MOST_HANDSHAKES = 256  # limit of concurrent handshakes, 60 kB each; above the limit the oldest (most take ms) is cut
+MAX_WAITING = 4096  # limit of connections without a complete first record; above the limit the oldest is closed
+MAX_HANDSHAKES = 256  # limit of concurrent handshakes, 60 kB each; above the limit the oldest (most take ms) is cut
 _BEGUN_AT_ONCE = 4  # limit of handshakes begun in a turn of the event loop: each computes for a millisecond
 _EXPIRE_SECONDS = 1.0
 # Wait before a refused connection is closed: Java's client drops a reply that arrives with the end.
@@ -35,10 +35,10 @@ _REFUSED_SECONDS = 1.0
 
 _HANDSHAKE = 0x16
 _RECORD_HEADER = 5  # type, version, length
-_MOST_RECORD = (1 << 14) + _RECORD_HEADER
-_MOST_REFUSED = 1 << 16  # limit of bytes of requests that are read and answered by refusals
+_MAX_RECORD = (1 << 14) + _RECORD_HEADER
+_MAX_REFUSED = 1 << 16  # limit of bytes of requests that are read and answered by refusals
 
-REFUSED = "this port takes TLS connections only (tls.server.mode=enforcing): connect with TLS"
+REFUSED = "this port accepts TLS connections only (tls.server.mode=enforcing): connect with TLS"
 
 
 @dataclass(slots=True)
@@ -59,8 +59,8 @@ class _Refused:
 
     accepted: socket.socket
     deadline: float  # monotonic seconds
-    splitter: FrameSplitter = field(default_factory=lambda: FrameSplitter(_MOST_REFUSED))
-    left: int = _MOST_REFUSED  # number of bytes that may still be read
+    splitter: FrameSplitter = field(default_factory=lambda: FrameSplitter(_MAX_REFUSED))
+    left: int = _MAX_REFUSED  # number of bytes that may still be read
 
     def answer(self) -> bool:
         """Refuse the requests received so far. Return False if no more requests can be answered."""
@@ -116,7 +116,7 @@ class FirstBytes:
 
     def add(self, accepted: socket.socket) -> None:
         """Take a new connection; its socket must be non-blocking."""
-        if len(self._waiting) >= MOST_WAITING:
+        if len(self._waiting) >= MAX_WAITING:
             self._drop(next(iter(self._waiting.values())))
         number = accepted.fileno()
         self._waiting[number] = _WaitingClient(accepted, self._clock.monotonic() + SILENT_SECONDS)
@@ -153,7 +153,7 @@ class FirstBytes:
             self._take_plain(waiting.accepted)
         elif len(seen) == waiting.needed < (needed := _record_size(seen)):
             self._wait_for(waiting, needed)
-        # The rest of the first record will not arrive.
+        # The peer has closed its side: the first record stays incomplete.
         elif len(seen) < waiting.needed and not platform.may_still_send(waiting.accepted):
             self._drop(waiting)
         else:
@@ -161,7 +161,7 @@ class FirstBytes:
             self._begin_soon(waiting.accepted)
 
     def _wait_for(self, waiting: _WaitingClient, needed: int) -> None:
-        """Look at the connection again when `needed` bytes have arrived; before, the kernel reports no event."""
+        """Check the connection again when `needed` bytes have arrived; the kernel reports no event before."""
         if waiting.needed == 1:
             waiting.deadline = self._clock.monotonic() + self._context.config.handshake_seconds
         waiting.needed = needed
@@ -171,7 +171,7 @@ class FirstBytes:
         if self._context.config.mode is TlsMode.ENFORCING:
             address = _address_of(accepted)
             self._refusals.note(NOT_ENCRYPTED, address, "refused connection of %s: it is not encrypted", address)
-            if len(self._refused) >= MOST_WAITING:
+            if len(self._refused) >= MAX_WAITING:
                 self._end_refused()
             refused = _Refused(accepted, self._clock.monotonic() + _REFUSED_SECONDS)
             self._refused.append(refused)
@@ -198,7 +198,7 @@ class FirstBytes:
 
     def _begin(self) -> None:
         for _ in range(min(_BEGUN_AT_ONCE, len(self._ready))):
-            if len(self._shaking) >= MOST_HANDSHAKES:
+            if len(self._shaking) >= MAX_HANDSHAKES:
                 self._cut(next(iter(self._shaking)))
             self._shake(self._ready.popleft())
         if self._ready:
@@ -207,11 +207,11 @@ class FirstBytes:
     def _shake(self, accepted: socket.socket) -> None:
         address = _address_of(accepted)
 
-        def shaken(failure: str | None) -> None:
+        def on_handshake(failure: str | None) -> None:
             if self._shaking.pop(layer, None) is not None and failure is not None:
                 self._note(address, failure)
 
-        layer = TlsLayer(self._context.current(), self._factory, shaken)
+        layer = TlsLayer(self._context.current(), self._factory, on_handshake)
         self._shaking[layer] = address, self._clock.monotonic() + self._context.config.handshake_seconds
         self._serve(accepted, layer)
 
@@ -254,4 +254,4 @@ def _record_size(seen: bytes) -> int:
     """Return the size of the first TLS record, or the size of a record header while the header is incomplete."""
     if len(seen) < _RECORD_HEADER:
         return _RECORD_HEADER
-    return min(_RECORD_HEADER + int.from_bytes(seen[3:5], "big"), _MOST_RECORD)
+    return min(_RECORD_HEADER + int.from_bytes(seen[3:5], "big"), _MAX_RECORD)

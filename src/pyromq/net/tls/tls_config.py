@@ -42,7 +42,7 @@ class TlsConfig:
 @lru_cache(maxsize=32)
 def _context(config: TlsConfig, _: object) -> ssl.SSLContext:
     context = ssl.create_default_context()
-    # Python of some systems leaves the oldest version to the configuration of OpenSSL, which may name none.
+    # On some systems Python leaves the minimum TLS version to OpenSSL's configuration, which may not set any.
     context.minimum_version = max(context.minimum_version, ssl.TLSVersion.TLSv1_2)
     # Any certificate in the authority's file is trusted, even if the certificate is not that of an authority.
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
@@ -57,7 +57,9 @@ def _context(config: TlsConfig, _: object) -> ssl.SSLContext:
 
 @lru_cache(maxsize=1)
 def _warn_unverified() -> None:
-    logger.warning("TLS without verification (verify=False): any host in between can read and change everything")
+    logger.warning(
+        "TLS without verification (verify=False): any host between client and server can read and change all data"
+    )
 
 
 def versions_of(*files: Path | str | None) -> tuple[object, ...]:

@@ -15,7 +15,7 @@ from pyromq.net.tls.tls_config import load_files, versions_of
 
 logger = logger_of(__name__)
 
-LOOK_SECONDS = 1.0  # shortest time between checks whether certificate files have changed
+CHECK_SECONDS = 1.0  # shortest time between checks whether certificate files have changed
 
 
 class TlsMode(Enum):
@@ -60,9 +60,9 @@ class ServerTlsConfig:
     def context(self) -> ssl.SSLContext:
         """Return a new TLS context. Raises `UsageError` that names a file that cannot be used."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        # Python of some systems leaves the oldest version to the configuration of OpenSSL, which may name none.
+        # On some systems Python leaves the minimum TLS version to OpenSSL's configuration, which may not set any.
         context.minimum_version = max(context.minimum_version, ssl.TLSVersion.TLSv1_2)
-        # With renegotiation a client could make the server compute endlessly.
+        # A client could keep the server's processor busy by endless renegotiation.
         context.options |= ssl.OP_NO_RENEGOTIATION
         asked = self.client_certificates is not ClientCertificates.NONE
         load_files(
@@ -91,15 +91,15 @@ class ServerContext:
         self.config = config
         self._clock = clock
         self._versions = self._look()
-        self._looked = clock.monotonic()
+        self._checked = clock.monotonic()
         self._context = config.context()
         self._log_expiry()
 
     def current(self) -> ssl.SSLContext:
         """Return the TLS context for a new connection."""
         now = self._clock.monotonic()
-        if now - self._looked >= LOOK_SECONDS:
-            self._looked = now
+        if now - self._checked >= CHECK_SECONDS:
+            self._checked = now
             versions = self._look()
             if versions != self._versions:
                 self._versions = versions

@@ -73,16 +73,19 @@ class TlsTransport(asyncio.Transport):
 class TlsLayer(asyncio.Protocol):
     """TLS of one connection from the handshake on. `factory` makes the protocol above TLS after the handshake.
 
-    `shaken` is called once: with None after the handshake, or with the reason why the handshake failed.
+    `on_handshake` is called once: with None after the handshake, or with the reason why the handshake failed.
     """
 
     def __init__(
-        self, context: ssl.SSLContext, factory: Callable[[], asyncio.Protocol], shaken: Callable[[str | None], None]
+        self,
+        context: ssl.SSLContext,
+        factory: Callable[[], asyncio.Protocol],
+        on_handshake: Callable[[str | None], None],
     ) -> None:
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self.tls = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
         self._factory = factory
-        self._shaken: Callable[[str | None], None] | None = shaken
+        self._on_handshake: Callable[[str | None], None] | None = on_handshake
         self._upper: asyncio.Protocol | None = None
         self._transport: TlsTransport | None = None
         # The connection's transport; None before the connection is made and after it is lost.
@@ -179,9 +182,9 @@ class TlsLayer(asyncio.Protocol):
             lower.close()
 
     def _report(self, failure: str | None) -> None:
-        shaken, self._shaken = self._shaken, None
-        if shaken is not None:
-            shaken(failure)
+        on_handshake, self._on_handshake = self._on_handshake, None
+        if on_handshake is not None:
+            on_handshake(failure)
 
 
 def release_transport(transport: asyncio.BaseTransport) -> None:

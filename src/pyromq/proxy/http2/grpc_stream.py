@@ -86,7 +86,7 @@ class GrpcStream:
         return self.text(b":path")
 
     def text(self, name: bytes) -> str:
-        """Return a header field as text; empty if the client did not send the field."""
+        """Return a header field as a string; empty if the client did not send the field."""
         return self.fields.get(name, b"").decode("utf-8", "replace")
 
     def seconds_left(self, default: float) -> float:

@@ -1,7 +1,7 @@
 """The server's side of one HTTP/2 connection: frames in, calls to the handler, frames out with one write a burst.
 
 Limits: calls, header fields, kept bytes, and frames that carry no call. A peer that breaks the protocol gets GOAWAY
-with a text. Work is done in slices, so that connections with much to do take turns. Source: RFC 9113.
+with a string. Work is done in slices, so that connections with much to do take turns. Source: RFC 9113.
 """
 
 from __future__ import annotations

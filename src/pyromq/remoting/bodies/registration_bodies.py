@@ -16,7 +16,7 @@ from pyromq.errors import ProtocolError
 from pyromq.remoting.bodies.body import Body, DataVersion
 from pyromq.remoting.bodies.topic_bodies import TopicConfig, TopicConfigTable
 from pyromq.remoting.json_quirks import REGISTRATION, REQUEST, decode_body, encode_body
-from pyromq.slow_work import breathe, run_blocking
+from pyromq.slow_work import run_blocking, yield_slice
 
 
 class QueuesAtBroker(Body):
@@ -96,7 +96,7 @@ def decompress_registration(raw: bytes) -> BrokerRegistration:
 
 
 async def read_compressed(raw: bytes) -> BrokerRegistration:
-    """Decode a compressed registration in slices (`slow_work.breathe`).
+    """Decode a compressed registration in slices (`slow_work.yield_slice`).
 
     Raises `ProtocolError`.
     """
@@ -111,7 +111,7 @@ async def read_compressed(raw: bytes) -> BrokerRegistration:
             topic = _topic_of_text(text.decode())
             topics[topic.name] = topic
             if number % _AT_ONCE == 0:
-                await breathe()
+                await yield_slice()
         servers, _ = _take(data, position)
         table = TopicConfigTable(data_version=decode_body(DataVersion, version, REQUEST), topics=topics)
         return BrokerRegistration(topics=table, filter_servers=msgspec.json.decode(servers, type=list[str]))
@@ -130,7 +130,7 @@ async def _decompressed(raw: bytes) -> bytes:
             size += len(parts[-1])
             if size > MAX_REGISTRATION_BYTES:
                 raise ValueError(f"it decompresses to more than {MAX_REGISTRATION_BYTES} bytes")
-            await breathe()
+            await yield_slice()
     return b"".join(parts)
 
 
@@ -154,17 +154,17 @@ async def read_plain(raw: bytes) -> BrokerRegistration:
         topics[topic.name] = topic
         position = entry.end()
         if len(topics) % _AT_ONCE == 0:
-            await breathe()
+            await yield_slice()
     rest = raw[: begin.end()] + raw[position:]
     if len(rest) > SHORT_BYTES:
-        raise ProtocolError(f"registration, byte {position}: this is no topic as brokers write them")
+        raise ProtocolError(f"registration, byte {position}: this is not a topic as brokers write them")
     registration = decode_body(BrokerRegistration, rest, REGISTRATION)
     table = TopicConfigTable(data_version=registration.topics.data_version, topics=topics)
     return BrokerRegistration(topics=table, filter_servers=registration.filter_servers)
 
 
 SHORT_BYTES = 256 << 10  # limit of a registration that is decoded in one step, in 2 ms
-_AT_ONCE = 100  # number of topics decoded between two yields, in some 200 us
+_AT_ONCE = 100  # number of topics decoded between two yields, in about 200 us
 _FED_BYTES, _DECOMPRESSED_BYTES = 16 << 10, 256 << 10  # limits of bytes into and out of one call of zlib
 _TOPIC = msgspec.json.Decoder(TopicConfig, strict=False)
 _TABLE = re.compile(rb'"topicConfigTable"\s*:\s*\{')

@@ -15,7 +15,7 @@ class InSyncReplica(Body):
 
 
 class AcceptedLoss(Body):
-    """An election of a replica that was not in sync. Confirmed messages behind log offset `end` may be lost."""
+    """An election of a replica that was not in sync. Confirmed messages after log offset `end` may be lost."""
 
     epoch: int
     master: int
@@ -27,7 +27,7 @@ class AcceptedLoss(Body):
 class ReplicaState(Body):
     """One replica, as the answering replica knows it.
 
-    `end` is the log offset behind the replica's last record. The lag is what the replica lacks of the longest log that
+    `end` is the log offset after the replica's last record. The lag is what the replica lacks of the longest log that
     is known: bytes, and the seconds since the first missing byte was stored. `since_ms` is the time when `is_in_sync`
     last changed; None if it has not changed since the answering replica started.
     """

@@ -57,7 +57,7 @@ class TopicStats(Body):
 
 
 class QueueTimeSpan(Body):
-    """Store times of messages in one queue, in ms and as text `yyyy-MM-dd#HH:mm:ss:SSS`."""
+    """Store times of messages in one queue, in ms and as string `yyyy-MM-dd#HH:mm:ss:SSS`."""
 
     queue: WireQueue = field(name="messageQueue")
     min_ms: int = field(name="minTimeStamp", default=0)

@@ -16,7 +16,8 @@ class SaveBrokerSettings(Header):
 class BrokerSettingsResponse(Header):
     """Response to a change of settings: their version, a DataVersion as JSON text.
 
-    `next_start` exists only in pyromq: settings that take effect at the next start, as a JSON object of texts by name.
+    `next_start` exists only in pyromq: settings that take effect at the next start, as a JSON object of strings by
+    name.
     """
 
     version: str
@@ -99,7 +100,7 @@ class DeleteAccount(Header):
 
 
 class AccountsVersionResponse(Header):
-    """Response with JSON texts: the version of the first ACL file, and the versions of all ACL files by path."""
+    """Response with JSON strings: the version of the first ACL file, and the versions of all ACL files by path."""
 
     version: str
     broker_name: str

@@ -169,7 +169,7 @@ class CountTimers(Header):
 class ListTimers(Header):
     """Request for the scheduled messages of a topic, in order of delivery time.
 
-    The page begins at delivery time `begin_ms`, behind the index entry `after` of that time.
+    The page begins at delivery time `begin_ms`, after the index entry `after` of that time.
     """
 
     code = RequestCode.LIST_TIMERS

@@ -143,7 +143,10 @@ class ConsumerStatusOfGroup(Header):
 
 
 class CorrectionOffsets(Header):
-    """Request for the lowest offset of each queue among several groups; 2^63 - 1 where `compare_group` is behind it."""
+    """Request for the lowest offset of each queue among several groups.
+
+    The response has 2^63 - 1 for a queue where the offset of `compare_group` is lower.
+    """
 
     code = RequestCode.QUERY_CORRECTION_OFFSET
     reply_body = bodies.CorrectionOffsetTable

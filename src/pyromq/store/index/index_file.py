@@ -10,13 +10,13 @@
 
     slot (4 bytes, at 40 + 4 s)       int    number of the newest entry of the chain, 0 none
 
-    entry (20 bytes, behind the slots at 20 times its number)
+    entry (20 bytes, after the slots at 20 times its number)
     key hash            0      int
     log offset          4      long
     seconds             12     int    since the begin store time
     previous entry      16     int    of the chain, 0 none
 
-Until its first entry is written, a new file has the end of the previous file as its begin. The seconds of the first
+Until its first entry is written, a new file has the end of the previous file as its beginning. The seconds of the first
 entry are counted from that time. Source: RocketMQ 4.9.8, IndexFile, IndexHeader and IndexService.
 """
 
@@ -46,9 +46,9 @@ else:
 
         Entries have disk space up to file position `reserved_end`. Slots have disk space in blocks of `stretch_bytes`
         whose byte in `ready` is 1. The compiled form adds the method `enter(records, log_offset=, last_store_ms=,
-        most=, skipped=)`: it indexes the records in a view of the log up to the first unusual record, except records of
-        topic `skipped`. The method returns the log offset reached and the number of records; a record with many keys
-        counts as several.
+        most=, skipped=)`. The method indexes the records in a view of the log up to the first unusual record, except
+        records of topic `skipped`. The method returns the log offset reached and the number of records; a record with
+        many keys counts as several.
         """
 
         __slots__ = (
@@ -79,7 +79,7 @@ _KEY = struct.Struct(">iq")  # the first fields of an entry: key hash and log of
 _ALLOCATED_BYTES = 1 << 20  # bytes of disk space per allocation for entries
 _STRETCH = 1 << 15  # bytes per allocation for slots; a multiple of the slot size
 _INT_MAX = (1 << 31) - 1
-_MOST_CACHED = 200  # limit of characters of a key part whose hash is cached
+_MAX_CACHED = 200  # limit of characters of a key part whose hash is cached
 _COUNTER = 4  # a unique id ends with a counter of 4 hex digits; the other digits change once a ms
 _hash_of_start = lru_cache(maxsize=1024)(java_hash)
 
@@ -266,7 +266,7 @@ def key_hashes(topic: str, property_text: str) -> list[int]:
 
 
 def keys_of(topic: str, property_text: str) -> list[tuple[str, str]]:
-    """Return the keys of a message for `joined_hash`: each as a begin that many messages share, and an end.
+    """Return the keys of a message for `joined_hash`: each as a beginning that many messages share, and an end.
 
     [] for a message waiting for its delivery time.
     """
@@ -290,7 +290,7 @@ def index_hash(value: int) -> int:
 
 def joined_hash(start: str, end: str) -> int:
     """Return `java_hash(start + end)` from the cached hash of `start`: h(a + b) = h(a) 31^len(b) + h(b)."""
-    if not end.isascii() or len(start) > _MOST_CACHED or len(end) > _MOST_CACHED:
+    if not end.isascii() or len(start) > _MAX_CACHED or len(end) > _MAX_CACHED:
         return java_hash(start + end)
     value: int = (_hash_of_start(start) * 31 ** len(end) + java_hash(end)) & 0xFFFFFFFF
     return value - 0x100000000 if value & 0x80000000 else value

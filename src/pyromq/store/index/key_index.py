@@ -23,8 +23,8 @@ from pyromq.logs import logger_of
 from pyromq.message import SysFlag
 from pyromq.names import TIMER_TOPIC
 from pyromq.record import RecordHead, decode_labels, is_of_topic
-from pyromq.slow_work import SlowWork, breathe, loaded
-from pyromq.store.disk import LOCAL_DISK, Disk, complaint
+from pyromq.slow_work import SlowWork, loaded, yield_slice
+from pyromq.store.disk import LOCAL_DISK, Disk, disk_advice
 from pyromq.store.index.index_file import IndexFile, IndexTail, index_file_bytes, index_hash, joined_hash, keys_of
 from pyromq.store.log.commit_log import CommitLog
 from pyromq.store.log.segmented_log import Segment, sync_all
@@ -72,27 +72,27 @@ class KeyIndex:
         self._entries = entries
         self._clock = clock
         self._disk = disk
-        self._complaint = ""
+        self._warning = ""
         self._partial: _PartialRecord | None = None
 
     # -- opening
 
-    def load(self, log: CommitLog, *, flushed_ms: int, power_cut: bool) -> None:
+    def load(self, log: CommitLog, *, flushed_ms: int, power_loss: bool) -> None:
         """Find the index files, delete damaged ones, and set `position`, the log offset where indexing continues.
 
-        After a power cut, files that are not full, or that have records stored after `flushed_ms`, may be incomplete:
-        these files are deleted and rebuilt from the log. Without a power cut these files are flushed again, as a killed
-        process may not have flushed them. From the first file on that has another size, a damaged head or no previous
-        file, all files are rebuilt too. Raises `StoreCorrupt` if all files have another size.
+        After a power loss, files that are not full, or that have records stored after `flushed_ms`, may be incomplete:
+        these files are deleted and rebuilt from the log. Without a power loss these files are flushed again, as a
+        killed process may not have flushed them. From the first file on that has another size, a damaged head or no
+        previous file, all files are rebuilt too. Raises `StoreCorrupt` if all files have another size.
         """
         self._load_files()
-        if not power_cut and max((file.end_ms for file in self.files), default=0) < flushed_ms:
+        if not power_loss and max((file.end_ms for file in self.files), default=0) < flushed_ms:
             place = self.files[-1].file.path if self.files else self._folder
             logger.warning("%s: the last index file is missing; the index is rebuilt from here on", place)
         self._drop_damaged(log)
-        while self.files and not self._is_intact(self.files[-1], log, flushed_ms if power_cut else None):
+        while self.files and not self._is_intact(self.files[-1], log, flushed_ms if power_loss else None):
             self.files.pop().file.delete()
-        while power_cut and len(self.files) > 1 and self.files[-2].end_ms == flushed_ms:
+        while power_loss and len(self.files) > 1 and self.files[-2].end_ms == flushed_ms:
             self.files.pop().file.delete()  # of files with the same end time only the first may be on disk
         for file in self.files:
             if file.end_ms > flushed_ms or not file.is_full:
@@ -107,7 +107,7 @@ class KeyIndex:
     def _continue_after(self, log_offset: int, record: memoryview) -> None:
         """Set `position` after the last indexed record.
 
-        If full files have only some keys of that record, set `position` to its begin.
+        If full files have only some keys of that record, set `position` to its beginning.
         """
         self.position = log_offset + len(record)
         done = 0
@@ -159,7 +159,7 @@ class KeyIndex:
             if _NAME.match(name):
                 yield self._folder / name
             else:
-                logger.warning("%s is no file of the store and is ignored", self._folder / name)
+                logger.warning("%s is not a file of the store and is ignored", self._folder / name)
 
     @staticmethod
     def _is_intact(file: IndexFile, log: CommitLog, trusted_ms: int | None) -> bool:
@@ -189,9 +189,10 @@ class KeyIndex:
             done = self._follow(log, budget_seconds)
         except OSError as error:
             raise StoreNotWritable(
-                f"cannot extend the key index in {self._folder}: " + complaint(error, "messages are found by key again")
+                f"cannot extend the key index in {self._folder}: "
+                + disk_advice(error, "messages are found by key again")
             ) from error
-        self._complaint = ""
+        self._warning = ""
         return done
 
     def step(self, log: CommitLog, budget_seconds: float) -> bool:
@@ -199,8 +200,8 @@ class KeyIndex:
         try:
             return self.follow(log, budget_seconds)
         except StoreNotWritable as error:
-            if str(error) != self._complaint:
-                self._complaint = str(error)
+            if str(error) != self._warning:
+                self._warning = str(error)
                 logger.warning("%s", error)
             return True
 
@@ -360,7 +361,7 @@ class KeyIndex:
                     if len(found) >= max_count:
                         break
                     if not isinstance(log_offset, int):
-                        await (loaded(log_offset) if log_offset else breathe())
+                        await (loaded(log_offset) if log_offset else yield_slice())
                         continue
                     if log_offset != looked_at:  # consecutive entries may lead to the same record
                         looked_at, fits = log_offset, await has_key(log_offset)

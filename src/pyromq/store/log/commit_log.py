@@ -36,7 +36,7 @@ from pyromq.record import (
     unpack_size_and_magic,
 )
 from pyromq.slow_work import FilePiece, NotInMemory, PagesToLoad, when_loaded
-from pyromq.store.disk import LOCAL_DISK, Disk, complaint
+from pyromq.store.disk import LOCAL_DISK, Disk, disk_advice
 from pyromq.store.log.log_walk import LogWalk
 from pyromq.store.log.preallocation import Preallocation
 from pyromq.store.log.segmented_log import Segment, SegmentedLog, sync_all
@@ -46,8 +46,8 @@ RECENT_BYTES = 64 << 20  # bytes at the log's end that count as resident, as the
 _BLOCK_BYTES = 1 << 20
 _STRETCH_BYTES = 1 << 20  # limit of one load (bytes): neighbouring records are loaded together, with gaps
 _TRUSTED_SECONDS = 1.0
-_MOST_CHECKED = 64  # limit of blocks checked per read: a bulk read of one queue may span many blocks
-_MOST_BLOCKS = 65_536  # limit of blocks remembered as resident: 64 GiB of log
+_MAX_CHECKED = 64  # limit of blocks checked per read: a bulk read of one queue may span many blocks
+_MAX_BLOCKS = 65_536  # limit of blocks remembered as resident: 64 GiB of log
 
 if TYPE_CHECKING or speedups.is_active:
     from pyromq.speedups.records import LogTail
@@ -74,7 +74,7 @@ __all__ = ["LogTail"]
 
 logger = logger_of(__name__)
 
-_SEARCHED_BYTES = 16 << 20  # limit of bytes of a file searched for a sound record after damage: three large records
+_SEARCHED_BYTES = 16 << 20  # limit of bytes of a file searched for an intact record after damage: three large records
 _NO_APPENDS = -1  # value of `limit` that makes every append call `ensure_capacity`
 
 
@@ -203,7 +203,7 @@ class CommitLog(LogTail):
         self._set_limit()
 
     def _cannot_extend(self, error: OSError) -> StoreNotWritable:
-        advice = complaint(error, "messages are taken again")
+        advice = disk_advice(error, "messages are accepted again")
         return StoreNotWritable(f"cannot extend the log in {self.files.folder}: {advice}")
 
     def _roll(self, base: int) -> None:
@@ -366,9 +366,9 @@ class CommitLog(LogTail):
     def records_from(self, start: int) -> Iterator[tuple[int, memoryview]]:
         """Yield log offset and record of each record from `start`, where a record begins, to the log's end.
 
-        If the log begins behind `start`, it is read from its begin: the log of a new replica begins where its master's
-        does. Damaged bytes are logged and skipped. Only size and magic number of a record are checked: all other
-        fields, including the log offset in the record, may be damaged.
+        If the log begins after `start`, it is read from its beginning: the log of a new replica begins where its
+        master's does. Damaged bytes are logged and skipped. Only size and magic number of a record are checked: all
+        other fields, including the log offset in the record, may be damaged.
         """
         start = max(start, self.min_offset)
         while start < self.end:
@@ -444,7 +444,7 @@ class CommitLog(LogTail):
     def walk(self, start: int, *, check_crc: bool = True, may_be_torn: bool = False) -> LogWalk:
         """Return an iterator over the messages and the damage from `start`, where a record begins.
 
-        After damage, `_SEARCHED_BYTES` of a file are searched for the next sound record.
+        After damage, `_SEARCHED_BYTES` of a file are searched for the next intact record.
         """
         return LogWalk(
             list(self.files.segments),
@@ -506,7 +506,7 @@ class Residency:
     def covers(self, start: int, end: int) -> bool:
         """Return True if the log is resident from log offset `start` to `end`.
 
-        False also if the range spans more than `_MOST_CHECKED` blocks.
+        False also if the range spans more than `_MAX_CHECKED` blocks.
         """
         if start >= self._log.end - RECENT_BYTES:
             return True
@@ -514,7 +514,7 @@ class Residency:
         now = self._monotonic()
         if first == last:
             return self._is_resident(first, now)
-        is_short = 0 < last - first < _MOST_CHECKED
+        is_short = 0 < last - first < _MAX_CHECKED
         return is_short and all(self._is_resident(block, now) for block in range(first, last + 1))
 
     def to_load(self, places: Iterable[tuple[int, int]]) -> PagesToLoad:
@@ -574,7 +574,7 @@ class Residency:
         start, end = block * _BLOCK_BYTES, (block + 1) * _BLOCK_BYTES
         if not self._log.files.between(start, min(end, self._log.end)) or self._range_to_load(start, end):
             return False
-        if len(self._trusted_until) >= _MOST_BLOCKS:
+        if len(self._trusted_until) >= _MAX_BLOCKS:
             self._trusted_until.clear()
         self._trusted_until[block] = now + _TRUSTED_SECONDS
         return True

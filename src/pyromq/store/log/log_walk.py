@@ -1,7 +1,7 @@
 """Reads the records of a commit log in order. Used by recovery, by the rebuild of queues, and by the offline check.
 
-A record is sound if its lengths agree, its body matches its checksum, and it holds its own log offset. After a damaged
-record the walk continues at the next sound record, so a flipped bit costs one record.
+A record is intact if its lengths agree, its body matches its checksum, and it holds its own log offset. After a damaged
+record the walk continues at the next intact record, so a flipped bit costs one record.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from pyromq.record import (
 from pyromq.store.log.segmented_log import Segment
 
 _SECTOR = 512  # bytes of a disk sector, the unit that every disk writes atomically
-_PIECE = 1 << 20  # bytes per read call while searching the next sound record after damage
+_PIECE = 1 << 20  # bytes per read call while searching the next intact record after damage
 _ZEROS = bytes(_PIECE + len(MAGIC_BYTES))
 _MAGICS = re.compile(re.escape(MAGIC_BYTES) + b"|" + re.escape(BLANK_MAGIC_BYTES))
 
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """A range of the log without a sound record, from log offset `start` to `end`.
+    """A range of the log without an intact record, from log offset `start` to `end`.
 
-    The range lies in one file, which begins at log offset `base`. `is_tail`: no sound record follows this range in the
+    The range lies in one file, which begins at log offset `base`. `is_tail`: no intact record follows this range in the
     log. `is_empty`: all bytes of the range are zero. `store_ms` is the highest store time (ms since 1970) of the
     earlier records, 0 without earlier records.
     """
@@ -54,10 +54,10 @@ class Damage:
 class LogWalk:
     """Iterates over the messages and `Damage` of a log from `start`, where a record begins.
 
-    Zeros at the log's end are no damage. `position` is the log offset after the last sound record, or of the next file
+    Zeros at the log's end are no damage. `position` is the log offset after the last intact record, or of the next file
     after a blank record (end mark of a file). Files may be missing or short. After damage, at most `searched_bytes` of
-    each file are searched for the next sound record. With `may_be_torn`, zeros in topic or properties that a crash left
-    count as damage, because the checksum covers only the body.
+    each file are searched for the next intact record. With `may_be_torn`, zeros in topic or properties that a crash
+    left count as damage, because the checksum covers only the body.
     """
 
     def __init__(
@@ -121,7 +121,7 @@ class LogWalk:
                 position = stop
 
     def _record(self, memory: memoryview, position: int, base: int) -> StoredMessage:
-        """Return the sound record at a file position. Raises `StoreCorrupt` with the fault if there is none."""
+        """Return the intact record at a file position. Raises `StoreCorrupt` with the fault if there is none."""
         if position + BLANK_SIZE > len(memory):
             raise StoreCorrupt("the file is cut short")
         if unpack_size_and_magic(memory, position)[1] != MAGIC:
@@ -136,7 +136,7 @@ class LogWalk:
         return message
 
     def _search(self, segment: Segment, start: int) -> tuple[int | None, bool]:
-        """Return the file position of the next sound or blank record after `start`; None if none is found.
+        """Return the file position of the next intact or blank record after `start`; None if none is found.
 
         Also return whether all bytes from `start` up to that position are zero.
         """
@@ -159,7 +159,7 @@ class LogWalk:
         return self.has_record(segment, position)
 
     def has_record(self, segment: Segment, position: int) -> bool:
-        """Return True if a sound record begins at this file position of a segment."""
+        """Return True if an intact record begins at this file position of a segment."""
         try:
             return self._record(segment.written(position), position, segment.base) is not None
         except StoreCorrupt:

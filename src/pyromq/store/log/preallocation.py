@@ -16,7 +16,7 @@ from pyromq.store.log.segmented_log import Segment, SegmentedLog
 from pyromq.store.worker import worker
 
 FIRST_STRETCH = 256 << 10  # bytes of the first allocation: small, as most stores write little
-KEPT_BEHIND = 64 << 20  # bytes before the log's end whose pages stay mapped, for consumers that read new messages
+MAPPED_BEFORE_END = 64 << 20  # bytes before the log's end whose pages stay mapped, for consumers that read new messages
 # Limit of one allocation (bytes): 20 ms of appends at full speed. A flush writes the prepared zeros too, and makes
 # their pages read-only: with 32 MiB a fifth of all appended pages cost a page fault.
 LAST_STRETCH = 16 << 20
@@ -92,7 +92,7 @@ class Preallocation:
         if prepared is not None and is_prepared and prepared.result().base == base:
             self._allocated_end = base + self._step_bytes
             return prepared.result()
-        segment = self._log.create_lasting(base)
+        segment = self._log.create_durable(base)
         self._allocated_end = base
         return segment
 
@@ -111,9 +111,9 @@ class Preallocation:
 
     def _prepare(self, segment: Segment, start: int, end: int) -> None:
         segment.prepare_unwritten(start - segment.base, end - segment.base, self._hurry)
-        segment.drop_pages(0, start - segment.base - KEPT_BEHIND)
+        segment.drop_pages(0, start - segment.base - MAPPED_BEFORE_END)
 
     def _make(self, base: int, size: int) -> Segment:
-        segment = self._log.create_lasting(base)
+        segment = self._log.create_durable(base)
         segment.prepare_unwritten(0, size, self._hurry)
         return segment

@@ -10,7 +10,7 @@ from pathlib import Path
 from pyromq.errors import StoreCorrupt
 from pyromq.logs import logger_of
 from pyromq.slow_work import FilePiece, NotInMemory, PagesToLoad
-from pyromq.store.disk import LOCAL_DISK, Content, Disk, make_lasting_folder, opened, rewrite
+from pyromq.store.disk import LOCAL_DISK, Content, Disk, make_durable_folder, opened, rewrite
 
 logger = logger_of(__name__)
 
@@ -21,9 +21,9 @@ class Segment:
     """One file of fixed size, mapped into memory at first use.
 
     `size` is the file's size in bytes; `base` is the offset of the file's first byte in the log. `scattered` is for
-    files with small writes at many places: without `scattered` the first write to a hole takes milliseconds, as the
-    file system allocates and clears up to 2 MiB. `levels` is the number of folders created with the file. `is_fresh`
-    means that a power loss may remove the names of the file and of these folders.
+    files with small writes at many places. Without it, the first write to a hole takes milliseconds: the file system
+    allocates and clears up to 2 MiB. `levels` is the number of folders created with the file. `is_fresh` means that a
+    power loss may remove the names of the file and of these folders.
 
     `delete` unlinks the file immediately. The memory stays mapped as long as this object or a view exists.
     """
@@ -99,8 +99,8 @@ class Segment:
     def write_out(self, start: int, end: int) -> None:
         """Start writing the bytes from log offset `start` to `end` to disk, in small steps.
 
-        A following `sync` then takes less time. Bytes prepared behind `end` are left out: they would be written twice,
-        and the kernel write-protects written pages, so that each would cost the next append a page fault.
+        A following `sync` then takes less time. Prepared bytes after `end` are left out, as they would be written
+        twice. The kernel write-protects written pages, so each would cost the next append a page fault.
         """
         position, size = max(start - self.base, 0), min(end - self.base, self.size)
         with contextlib.suppress(FileNotFoundError), opened(self._disk, self.path) as descriptor:
@@ -114,8 +114,8 @@ class Segment:
     def prepare(self, start: int, end: int) -> None:
         """Allocate disk space and writable pages for file positions `start` to `end`. Raises `OSError`.
 
-        Allocated space alone does not suffice: a file system may need more space at the first write to a page, and the
-        process is killed if the disk is full. Takes up to 1 ms per MiB, so a large range must be prepared in a thread.
+        Allocated space alone is not enough: a file system may need more space at the first write to a page. If the disk
+        is full then, the process is killed. Takes up to 1 ms per MiB, so a large range must be prepared in a thread.
         """
         end = min(end, self.size)
         if start < end:
@@ -176,7 +176,7 @@ class Segment:
         self._memory = None
 
     def delete(self) -> None:
-        """Delete the file durably: a power loss does not restore the file. A missing file is no error."""
+        """Delete the file durably: a power loss does not restore the file. A missing file is not an error."""
         with contextlib.suppress(FileNotFoundError):  # the file was deleted earlier, perhaps with its folder
             self._disk.remove(self.path)
             self._disk.sync_folder(self.path.parent)
@@ -259,7 +259,7 @@ class SegmentedLog:
             if len(name) == _NAME_DIGITS and name.isdecimal():
                 self.segments.append(self._segment(int(name)))
             else:
-                logger.warning("%s is no file of the store and is ignored", self.folder / name)
+                logger.warning("%s is not a file of the store and is ignored", self.folder / name)
         self._remove_unfinished()
         is_complete = not remade or self._drop_after_gap()
         self._check_sizes()
@@ -364,14 +364,14 @@ class SegmentedLog:
         segment.create()
         return segment
 
-    def create_lasting(self, base: int) -> Segment:
+    def create_durable(self, base: int) -> Segment:
         """Create the file that begins at offset `base` and flush its name.
 
         A power loss then leaves no gap before later files. Blocks. Raises `OSError` and deletes the file if a flush
         fails.
         """
         if not self._is_folder_durable:
-            make_lasting_folder(self._disk, self.folder)
+            make_durable_folder(self._disk, self.folder)
             self._is_folder_durable = True
         segment = self.create(base)
         try:

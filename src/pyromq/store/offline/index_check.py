@@ -32,7 +32,7 @@ class _File:
     def entries_at(self) -> int:
         return HEADER.size + self.slots * SLOT.size
 
-    def guessed_slots(self, store: StoppedStore) -> int:
+    def derived_slots(self, store: StoppedStore) -> int:
         """Return the number of slots, derived from the last record's entry; 0 if the entry is missing."""
         last = store.message_at(self.end_log_offset)
         if last is None or self.next_entry <= 1:
@@ -59,7 +59,7 @@ class _File:
 
 
 class IndexCheck:
-    """Checks the key index: `take` gets every sound record of the log in order, then `findings` yields the faults.
+    """Checks the key index: `take` gets every intact record of the log in order, then `findings` yields the faults.
 
     `broken` maps a file to its first fault.
     """
@@ -82,7 +82,7 @@ class IndexCheck:
 
     def _open(self, path: Path) -> None:
         if len(path.name) != 17 or not path.name.isdecimal() or not path.is_file():
-            self._harmless.append(StoreFault(path, None, "it is no index file", Cure.NOBODY))
+            self._harmless.append(StoreFault(path, None, "it is not an index file", Cure.NOBODY))
         elif path.stat().st_size == 0:
             self._harmless.append(StoreFault(path, None, "the file is empty", Cure.START))
         else:
@@ -103,7 +103,7 @@ class IndexCheck:
         usual = max(sizes, key=lambda size: (sizes[size], size), default=expected)
         slots = config.index_slots
         if usual != expected:
-            guesses = Counter(filter(None, (file.guessed_slots(store) for file in self._files)))
+            guesses = Counter(filter(None, (file.derived_slots(store) for file in self._files)))
             slots = max(guesses, key=lambda guess: guesses[guess], default=0)
         for file in list(self._files):
             file.slots = slots
@@ -166,7 +166,7 @@ class IndexCheck:
         return max((file.end_ms for file in self._files), default=0)
 
     def take(self, message: StoredMessage) -> None:
-        """Compare a sound record's keys with its index entries, and note a fault if they differ."""
+        """Compare an intact record's keys with its index entries, and note a fault if they differ."""
         at = message.log_offset
         if self._next is None or at > self._end or message.sys_flag & SysFlag.ROLLBACK == SysFlag.ROLLBACK:
             return

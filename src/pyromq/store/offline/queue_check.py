@@ -66,7 +66,9 @@ class ComparedQueue:
 
 
 class QueueCheck:
-    """Checks all consume queues: `take` gets every sound record of the log in order, then `findings` yields the faults.
+    """Checks all consume queues.
+
+    `take` gets every intact record of the log in order. Then `findings` yields the faults.
 
     Afterwards `broken` holds the queues to rebuild, `ends` the maximum offsets of all queues, and `lost` the queue
     offsets of messages whose records are damaged or missing.
@@ -92,7 +94,7 @@ class QueueCheck:
         self._unknown: dict[tuple[str, int], int] = {}  # number of records by queue, for queues that are not on disk
 
     def take(self, message: StoredMessage) -> None:
-        """Compare a sound record of the log with the queue entry of its message."""
+        """Compare an intact record of the log with the queue entry of its message."""
         key = (message.topic, message.queue_id)
         if message.sys_flag & UNQUEUED or not is_folder_name(*key):
             return
@@ -107,7 +109,7 @@ class QueueCheck:
         for log_offset, queue_offset in self._dispatcher.damaged_heads:
             place = self._store.place_of(log_offset)
             assert place is not None  # the record was read there
-            text = f"the head of the record is damaged: its queue offset, {queue_offset}, does not fit its queue"
+            text = f"the header of the record is damaged: its queue offset, {queue_offset}, does not fit its queue"
             yield StoreFault(place[0].path, place[1] + FIELD_AT["queue_offset"], text, Cure.BACKUP)
         for stored, (key, queue) in zip(self._stored, self._queues.items(), strict=True):
             found = [*self._of_files(stored), *self._of_wrong(queue), *self._of_lost(queue, log_end, damages)]
@@ -122,7 +124,7 @@ class QueueCheck:
 
     def _of_files(self, queue: StoppedQueue) -> Iterator[StoreFault]:
         for path in queue.foreign:
-            yield StoreFault(path, None, "it is no file of a consume queue", Cure.NOBODY)
+            yield StoreFault(path, None, "it is not a file of a consume queue", Cure.NOBODY)
         for path, text in queue.wrong_files:
             yield StoreFault(path, None, text, Cure.REPAIR)
         if queue.file_bytes not in (0, self.file_bytes):
@@ -140,7 +142,7 @@ class QueueCheck:
         runs: list[tuple[Cure, range]] = []
         for offset, entry in queue.without_record(self._store.log_begin):
             at = entry.log_offset
-            if entry.size > 0 and at >= log_end and self._store.power_cut:
+            if entry.size > 0 and at >= log_end and self._store.power_loss:
                 cure = Cure.START
             elif entry.size > 0 and any(damage.start <= at < damage.end for damage in damages):
                 cure = Cure.BACKUP

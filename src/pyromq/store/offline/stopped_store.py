@@ -22,7 +22,7 @@ from pyromq.store.disk import LOCAL_DISK
 from pyromq.store.log.log_walk import LogWalk
 from pyromq.store.log.segmented_log import Segment
 from pyromq.store.queue.consume_queue import ENTRY_BYTES, FILLER_SIZE, ConsumeQueue, Mappings
-from pyromq.store.queue.queue_table import MOST_MAPPED, is_folder_name
+from pyromq.store.queue.queue_table import MAX_MAPPED, is_folder_name
 from pyromq.store.store_config import StoreConfig
 
 _NAME_DIGITS = 20
@@ -32,7 +32,7 @@ _ROUND_SIZES = (4096, 1000)  # a configured file size is a multiple of one of th
 
 
 class Cure(Enum):
-    """What repairs a fault of the store."""
+    """The repair of a fault of the store."""
 
     NOBODY = "harmless"
     START = "the next start repairs it"
@@ -68,7 +68,7 @@ class StoppedQueue(NamedTuple):
 
 
 class StoppedStore:
-    """The content of a data folder, for reading. Raises `UsageError` if the folder is no data folder of a broker.
+    """The content of a data folder, for reading. Raises `UsageError` if the folder is not a data folder of a broker.
 
     `log_rows` has first log offset and path of each log file. `segments` are the log files that are not empty; files
     may be missing between them, or be too short.
@@ -80,12 +80,12 @@ class StoppedStore:
         self.log_folder = config.log_folder
         self.log_rows, self.foreign = _row(self.log_folder)
         if not self.log_rows and not (self.root / "consumequeue").is_dir():
-            raise UsageError(f"{self.root} is no data folder of a broker: there is no {self.log_folder.name} in it")
+            raise UsageError(f"{self.root} is not a data folder of a broker: there is no {self.log_folder.name} in it")
         sizes = {base: path.stat().st_size for base, path in self.log_rows}
         self.segments = [Segment(path, sizes[base], base) for base, path in self.log_rows if sizes[base]]
         self.log_begin = self.log_rows[0][0] if self.log_rows else 0
         self._consume_queue_entries = config.consume_queue_entries
-        self._mappings = Mappings(MOST_MAPPED)
+        self._mappings = Mappings(MAX_MAPPED)
         self.segment_bytes = self._file_size(config.segment_bytes)
         self.config = replace(config, segment_bytes=self.segment_bytes)
         abort = self.root / "abort"
@@ -93,7 +93,7 @@ class StoppedStore:
         # As in `Directory`: unless the machine went down, everything that the broker wrote exists.
         words = abort.read_bytes().split() if self.crashed else []
         same_boot = len(words) > 1 and words[1] == LOCAL_DISK.boot_id().encode() != b"unknown"
-        self.power_cut = self.crashed and (not same_boot or b"unflushed" in words)
+        self.power_loss = self.crashed and (not same_boot or b"unflushed" in words)
 
     def log_path(self, base: int) -> Path:
         """Return the path of the log file that begins at log offset `base`. The file need not exist."""
@@ -142,7 +142,7 @@ class StoppedStore:
         return memoryview(b"") if place is None else place[0].memory[place[1] : place[1] + size]
 
     def message_at(self, log_offset: int, *, check_crc: bool = False) -> StoredMessage | None:
-        """Return the message whose record begins at a log offset; None if no sound record begins there."""
+        """Return the message whose record begins at a log offset; None if no intact record begins there."""
         place = self.place_of(log_offset)
         try:
             message = None if place is None else decode(place[0].memory, place[1], check_crc=check_crc)
@@ -168,7 +168,7 @@ class StoppedStore:
         return entry.log_offset
 
     def find_record(self, log_offset: int) -> tuple[StoredMessage, str]:
-        """Return the message whose record begins at a log offset, and the record's fault; "" for a sound record.
+        """Return the message whose record begins at a log offset, and the record's fault; "" for an intact record.
 
         Raises `UsageError` with the nearest records if no record begins there.
         """
@@ -189,7 +189,7 @@ class StoppedStore:
         return message, ""
 
     def _neighbours(self, log_offset: int) -> str:
-        """Return a text that says where the nearest sound records begin, or where the log ends."""
+        """Return a text that says where the nearest intact records begin, or where the log ends."""
         before: int | None = None
         after: int | None = None
         walk = self.walk(log_offset - log_offset % self.segment_bytes - self.segment_bytes)  # from the previous file on
@@ -201,7 +201,7 @@ class StoppedStore:
                 before = found.log_offset
         if after is None and log_offset >= walk.position:
             return f"the log ends at {walk.position}"
-        begins = "no sound record is before" if before is None else f"the sound record before begins at {before}"
+        begins = "no intact record is before" if before is None else f"the intact record before begins at {before}"
         return f"{begins}, {'none follows' if after is None else f'the next one begins at {after}'}"
 
     def _file_size(self, configured: int) -> int:

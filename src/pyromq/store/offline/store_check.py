@@ -68,7 +68,7 @@ class StoreCheck:
         """Check all files of the store and return the report. Raises `OSError` if a file cannot be read."""
         store = self.store
         report = Report(log_begin=store.log_begin, segment_bytes=store.segment_bytes)
-        report.findings += [StoreFault(path, None, "it is no log file", Cure.NOBODY) for path in store.foreign]
+        report.findings += [StoreFault(path, None, "it is not a log file", Cure.NOBODY) for path in store.foreign]
         report.findings += [StoreFault(path, None, text, Cure.REPAIR) for path, text in store.wrong_log_files()]
         if (cutting := store.root / "cutting").exists():
             report.findings.append(StoreFault(cutting, None, "a cut of the log is not finished", Cure.START))
@@ -96,9 +96,9 @@ class StoreCheck:
         report.log_end, report.newest_ms = walk.position, walk.last_store_ms
 
     def _of_damage(self, damage: Damage) -> StoreFault:
-        text = f"{damage.reason}; up to byte {damage.end - damage.base} (log offset {damage.end}) no record is sound"
+        text = f"{damage.reason}; up to byte {damage.end - damage.base} (log offset {damage.end}) no record is intact"
         # The next start truncates incomplete records at the log's end; elsewhere only a repair keeps later records.
-        torn = damage.is_tail and (self.store.power_cut or self.queues.lost_end <= damage.start)
+        torn = damage.is_tail and (self.store.power_loss or self.queues.lost_end <= damage.start)
         cure = Cure.START if torn and self.store.crashed else Cure.REPAIR
         return StoreFault(damage.path, damage.start - damage.base, text, cure)
 
@@ -197,7 +197,7 @@ class StoreCheck:
 
 
 def _timer_fault(record: Buffer, entry: TimerEntry) -> str:
-    """Return the fault of a scheduled message's record; "" for a sound record."""
+    """Return the fault of a scheduled message's record; "" for an intact record."""
     try:
         return "" if matches_entry(decode_verified(record, entry), entry) else MISFIT
     except StoreCorrupt as error:

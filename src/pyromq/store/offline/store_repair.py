@@ -1,4 +1,4 @@
-"""Repairs a stopped store: rebuilds queues and index from the log, and keeps every sound record at its log offset.
+"""Repairs a stopped store: rebuilds queues and index from the log, and keeps every intact record at its log offset.
 
 Damage of the log is overwritten so that later records keep their offsets. At a file's end the damage becomes a blank
 record, elsewhere a filler record, which is in no queue. The overwritten bytes are saved in the folder `damaged`. The
@@ -104,7 +104,7 @@ class StoreRepair:
             _write(folder / f"{damage.start:020}", 0, content)
         if damage.is_tail:
             end = max(start, min(known_end - damage.base, end))
-            self._on_act(f"{path} byte {end}: cleared up to its end: no sound record is there")
+            self._on_act(f"{path} byte {end}: cleared up to its end: no intact record is there")
             _write(path, end, bytes(max(len(content) - (end - start), 0)))
         elif end == store.segment_bytes:
             self._on_act(f"{path} byte {start}: the rest of the file becomes a blank record")
@@ -156,7 +156,7 @@ class StoreRepair:
             log_began=checkpoint.log_begin,
             may_be_torn=False,  # as in a check: a client may have sent zeros in topic or properties
         )
-        recovery.run(crashed=store.crashed, safe_ms=checkpoint.safe_ms, power_cut=store.power_cut)
+        recovery.run(crashed=store.crashed, safe_ms=checkpoint.safe_ms, power_loss=store.power_loss)
         for queue in table:
             for segment in queue.files.segments:
                 segment.sync()

@@ -7,7 +7,7 @@
 
 Entry n is at byte 20 n of the consecutive files. A queue whose first messages are lost begins with filler entries (0,
 0x7FFFFFFF, 0). Source: RocketMQ 4.9.8, ConsumeQueue. Different from RocketMQ: the filler entry of a message lost in the
-middle of a queue has the log offset of a neighbour's record, so that log offsets ascend.
+middle of a queue has the log offset of a neighbour's record. So log offsets ascend.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pyromq import speedups
 from pyromq.errors import StoreNotWritable
 from pyromq.logs import logger_of
 from pyromq.slow_work import PagesToLoad
-from pyromq.store.disk import LOCAL_DISK, Disk, complaint
+from pyromq.store.disk import LOCAL_DISK, Disk, disk_advice
 from pyromq.store.log.segmented_log import Segment, SegmentedLog
 
 if TYPE_CHECKING or speedups.is_active:
@@ -56,7 +56,7 @@ logger = logger_of(__name__)
 ENTRY_BYTES = 20
 FILLER_SIZE = 0x7FFFFFFF
 _LEVELS = 4  # folders created with a queue's file: queue id, topic, consumequeue, data folder
-_LEAST_ALLOCATION, _MOST_ALLOCATION = 4096, 256 << 10  # limits of one allocation of disk space (bytes)
+_LEAST_ALLOCATION, _MAX_ALLOCATION = 4096, 256 << 10  # limits of one allocation of disk space (bytes)
 _SETTING = "consume_queue_entries (mappedFileSizeConsumeQueue, 20 bytes each)"
 
 ENTRY = struct.Struct(">qiq")
@@ -157,7 +157,7 @@ class ConsumeQueue(QueueTail):
     def reserve(self, offset: int) -> None:
         """Allocate disk space for entry `offset`, the next entry, and for some more entries. Raises `StoreNotWritable`.
 
-        Must be called before the message's record is appended: the entry of an appended record must not fail, and a
+        Must be called before the message's record is appended, because the entry of an appended record must not fail. A
         write to a mapped file on a full disk would kill the process.
         """
         position = offset * ENTRY_BYTES
@@ -167,14 +167,14 @@ class ConsumeQueue(QueueTail):
                 segment = self.files.create(position - position % self.files.segment_bytes)
                 self.files.add(segment)
             start = position - segment.base
-            size = min(max(start, _LEAST_ALLOCATION), _MOST_ALLOCATION)  # small queues allocate little
+            size = min(max(start, _LEAST_ALLOCATION), _MAX_ALLOCATION)  # small queues allocate little
             end = -(-(start + size) // _LEAST_ALLOCATION) * _LEAST_ALLOCATION  # to the end of a page
             end = min(end, segment.size)
             self._mapped(segment)
             segment.prepare(start, end)
         except OSError as error:
             raise StoreNotWritable(
-                f"cannot extend the queue in {self.files.folder}: {complaint(error, 'messages are taken again')}"
+                f"cannot extend the queue in {self.files.folder}: {disk_advice(error, 'messages are accepted again')}"
             ) from error
         self.reserved = (segment.base + end) // ENTRY_BYTES
 

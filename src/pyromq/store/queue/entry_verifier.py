@@ -1,8 +1,8 @@
 """Compares queue entries that earlier processes wrote with their records, and repairs wrong entries before first use.
 
-A start reads only the end of the log, so a flipped bit in a queue could make a pull return bytes that are no record.
-The right record of a wrong entry lies between the records of the neighbouring entries, so one walk over that part of
-the log finds the record. The entry of a lost record becomes a filler, which consumers skip.
+A start reads only the end of the log. So a flipped bit in a queue could make a pull return bytes that are not a record.
+The right record of a wrong entry lies between the records of the neighbouring entries. One walk over that part of the
+log finds the record. The entry of a lost record becomes a filler, which consumers skip.
 """
 
 from __future__ import annotations

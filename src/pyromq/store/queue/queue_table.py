@@ -30,7 +30,7 @@ logger = logger_of(__name__)
 
 # Limit of queues with mapped files. Linux allows a process 65,530 mappings unless vm.max_map_count says otherwise. Each
 # mapped queue takes 4 KiB of page tables.
-MOST_MAPPED = min(platform.mapping_limit() * 3 // 4, 100_000)
+MAX_MAPPED = min(platform.mapping_limit() * 3 // 4, 100_000)
 
 
 class QueueTable:
@@ -49,7 +49,7 @@ class QueueTable:
         self._deleted: dict[str, list[memoryview]] = {}  # deleted topic -> memory of its files that is still mapped
         self._saving = threading.Lock()  # guards the ends file, and the queues' ends while they are saved
         self.folder = folder
-        self._mappings = Mappings(MOST_MAPPED)
+        self._mappings = Mappings(MAX_MAPPED)
         self._disk = disk
         self._entries_per_file = entries_per_file
 
@@ -74,7 +74,7 @@ class QueueTable:
                 raise StoreNotWritable(f"topic {topic} is being deleted; try again later")
             if not is_folder_name(topic, queue_id):
                 raise MessageRefused(
-                    f"topic {topic!r} queue {queue_id} cannot be stored: the name is no legal folder name"
+                    f"topic {topic!r} queue {queue_id} cannot be stored: the name is not a legal folder name"
                 )
             folder = self.folder.joinpath(topic, str(queue_id))
             queue = ConsumeQueue(folder, self._entries_per_file, mappings=self._mappings, disk=self._disk)
@@ -113,7 +113,7 @@ class QueueTable:
             queue.delete()
             self.is_incomplete = True
 
-    def drop_headless(self) -> None:
+    def drop_without_first_file(self) -> None:
         """Delete queues without their first files, so that recovery rebuilds these queues.
 
         Only for a log that begins at offset 0, where no message has expired.

@@ -153,14 +153,14 @@ class Reading:
         begin = self.log_offset_of((queue, 0))
         return begin is None or not self.is_cold(begin)
 
-    def to_load(self, topic: str, queue_id: int, first: int, count: int, *, most_bytes: int = _NO_LIMIT) -> PagesToLoad:
+    def to_load(self, topic: str, queue_id: int, first: int, count: int, *, max_bytes: int = _NO_LIMIT) -> PagesToLoad:
         """Return the pages to load for up to `count` messages of a queue; [] if all of their records are resident.
 
-        Fewer messages are covered at the end of a file of the queue, or after `most_bytes`.
+        Fewer messages are covered at the end of a file of the queue, or after `max_bytes`.
         """
         queue = self._queues.find(topic, queue_id)
         content = None if queue is None or not 0 <= first < queue.max_offset else queue.content(first, count)
-        return [] if content is None else self.residency.to_load(_extents(content, most_bytes))
+        return [] if content is None else self.residency.to_load(_extents(content, max_bytes))
 
     def first_from(self, topic: str, queue_id: int, queue_offset: int) -> Place | None:
         """Return the place of the queue's first message at `queue_offset` or later; None without such a message."""
@@ -344,11 +344,11 @@ class Reading:
         return scanned, status, starts, sizes, count, total
 
 
-def _extents(content: memoryview, most_bytes: int) -> Iterator[tuple[int, int]]:
-    """Yield log offset and size of the record of each entry until `most_bytes` is reached. Skips fillers."""
+def _extents(content: memoryview, max_bytes: int) -> Iterator[tuple[int, int]]:
+    """Yield log offset and size of the record of each entry until `max_bytes` is reached. Skips fillers."""
     total = 0
     for start, size, _ in unpack_entries(content):
-        if size != FILLER_SIZE and total < most_bytes:
+        if size != FILLER_SIZE and total < max_bytes:
             total += size
             yield start, size
 

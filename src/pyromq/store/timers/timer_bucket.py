@@ -129,7 +129,7 @@ class BucketSizes(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Learning:
+class _MarkReading:
     """Progress of reading which messages are finished: the marks before file position `position` are read.
 
     `spoiled` of these marks are damaged or repeated.
@@ -178,7 +178,7 @@ class TimerBucket(BucketTail):
         self.copied = self.count
         self.needed_from = None
         self.finished = None
-        self._learning: _Learning | None = None
+        self._learning: _MarkReading | None = None
         self._keys: KeyHashes | None = None
 
     def resume(self, copied: int) -> None:
@@ -236,12 +236,12 @@ class TimerBucket(BucketTail):
     def unwritten(self) -> int:
         return sum(file.unwritten for file in self.files)
 
-    def uncopied(self, count: int, most_bytes: int) -> tuple[list[int], list[int]]:
+    def uncopied(self, count: int, max_bytes: int) -> tuple[list[int], list[int]]:
         """Return log offsets and sizes of the next records to copy: at least one, at most `count`.
 
-        The records have about `most_bytes` in all.
+        The records have about `max_bytes` in all.
         """
-        starts, sizes, room = [], [], most_bytes
+        starts, sizes, room = [], [], max_bytes
         for entry in ENTRY.iter_unpack(self._content(self.copied, count)):
             starts.append(entry[3])
             sizes.append(entry[7])
@@ -296,7 +296,7 @@ class TimerBucket(BucketTail):
         meanwhile.
         """
         for first in range(0, self.count, _AT_ONCE):
-            while not self.learn_finished():
+            while not self.read_finished_marks():
                 yield []
             flags = self._flags()
             fields = enumerate(ENTRY.iter_unpack(self._content(first, _AT_ONCE)), first)
@@ -325,10 +325,10 @@ class TimerBucket(BucketTail):
     def waiting(self, due_ms: int, key_hash: int) -> Iterator[int | None]:
         """Yield the numbers of unfinished messages with this due time and hash of the unique key.
 
-        Yields None after some milliseconds without a match. Messages may be added, finished and released meanwhile.
+        Yields None after a few milliseconds without a match. Messages may be added, finished and released meanwhile.
         """
         wanted = _DUE_AND_KEY.pack(due_ms, key_hash)
-        while not (self.learn_finished() and self.learn_keys()):
+        while not (self.read_finished_marks() and self.read_key_hashes()):
             yield None
         assert self._keys is not None
         for looked_at, number in enumerate(self._keys.numbers(key_hash), 1):
@@ -338,7 +338,7 @@ class TimerBucket(BucketTail):
                 yield None
             else:
                 continue
-            while not self.learn_finished():
+            while not self.read_finished_marks():
                 yield None
 
     def number_at(self, log_offset: int) -> int | None:
@@ -375,16 +375,16 @@ class TimerBucket(BucketTail):
         return self._entries.read(first * ENTRY_BYTES, min(count, self.count - first) * ENTRY_BYTES, wait=wait)
 
     def _flags(self) -> bytearray:
-        while not self.learn_finished():
+        while not self.read_finished_marks():
             pass
         assert self.finished is not None
         return self.finished
 
-    def learn_finished(self) -> bool:
+    def read_finished_marks(self) -> bool:
         """Read about a thousand marks of finished messages. Return True once all marks are read."""
         if self.finished is not None:
             return True
-        known = self._learning = self._learning or _Learning()
+        known = self._learning = self._learning or _MarkReading()
         known.flags += bytes(self.count - len(known.flags))
         content = self._done.read(known.position, min(self._done.size - known.position, _AT_ONCE * self._marks.size))
         for place, number, fault in read_finished(content, self.count, is_old=self._marks is _OLD_FINISHED):
@@ -400,7 +400,7 @@ class TimerBucket(BucketTail):
         self.finished, self._spoiled, self._learning = known.flags, known.spoiled, None
         return True
 
-    def learn_keys(self) -> bool:
+    def read_key_hashes(self) -> bool:
         """Read the key hashes of about a thousand messages. Return True once all key hashes are read."""
         keys = self._keys = KeyHashes() if self._keys is None else self._keys
         if len(keys) < self.count:
@@ -409,7 +409,7 @@ class TimerBucket(BucketTail):
 
 
 def read_finished(content: bytes, count: int, *, is_old: bool) -> Iterator[tuple[int, int, str]]:
-    """Yield byte position, message number and fault of each mark of a finished message; "" for a sound mark.
+    """Yield byte position, message number and fault of each mark of a finished message; "" for an intact mark.
 
     `count` is the number of messages in the bucket. `is_old`: the marks have 4 bytes, as in files of older brokers.
     """

@@ -272,7 +272,7 @@ class TimerFiles:
     def cut(
         self, log_end: int, *, moved: int, name: str, undone: Callable[[TimerEntry], bool], topics: dict[int, set[str]]
     ) -> None:
-        """Remove the messages whose records begin at `log_end` or behind, since the log was cut there, and save.
+        """Remove the messages whose records begin at `log_end` or later, since the log was cut there, and save.
 
         Finished messages for which `undone` is true are unfinished. `topics` has the hours and topics where that may
         be. `name` is appended to the names of changed buckets: a kill in the middle leaves the old or the new ones.

@@ -242,7 +242,7 @@ async def test_bytes_that_are_not_in_memory_are_loaded_by_a_thread(master, order
 
 
 async def test_peers_beyond_the_limit_are_closed(master, orders, peer_of, monkeypatch):
-    monkeypatch.setattr("pyromq.broker.replication.ha.ha_service.MOST_PEERS", 2)
+    monkeypatch.setattr("pyromq.broker.replication.ha.ha_service.MAX_PEERS", 2)
     first, second, third = [await peer_of(master.service) for _ in range(3)]
     assert await third.closed() == b""
     assert len(master.service.slaves) == 2

@@ -8,8 +8,8 @@ import pytest
 
 from pyromq.broker.replicated_table import ChangedKeys, ReplicatedTable
 from pyromq.broker.replication.replica_stream import MAX_FRAME_BYTES, TablePiece, TableStored
+from pyromq.broker.replication.tables.received_tables import ReceivedTables
 from pyromq.broker.replication.tables.sent_tables import SentTables, SentToFollower
-from pyromq.broker.replication.tables.taken_tables import TakenTables
 from pyromq.errors import BrokerError, NotTheMaster
 
 
@@ -115,14 +115,14 @@ def test_a_large_table_travels_in_pieces(master: Master) -> None:
     master.topics = bytes(MAX_FRAME_BYTES + 1)
     pieces = [piece for piece in master.due(SentToFollower()) if piece.name == "topics"]
     assert [(len(piece.data), piece.is_last) for piece in pieces] == [(MAX_FRAME_BYTES, False), (1, True)]
-    taken = TakenTables(master.tables, stored=lambda _: None, failed=lambda _: None)
+    taken = ReceivedTables(master.tables, stored=lambda _: None, failed=lambda _: None)
     for piece in pieces:
         taken.take(piece)
     assert master.adopted == [("topics", master.topics)]
 
 
 def test_a_table_that_follows_the_log_waits_for_its_place(master: Master) -> None:
-    taken = TakenTables(master.tables, stored=lambda _: None, failed=lambda _: None)
+    taken = ReceivedTables(master.tables, stored=lambda _: None, failed=lambda _: None)
     taken.take(TablePiece("offsets", 1, 100, True, b"a"))
     taken.log_reached(99)
     assert master.adopted == []
@@ -136,7 +136,7 @@ def test_a_table_that_follows_the_log_waits_for_its_place(master: Master) -> Non
 
 def test_tables_that_are_unknown_here_are_acknowledged() -> None:
     stored: list[TableStored] = []
-    TakenTables([], stored=stored.append, failed=lambda _: None).take(TablePiece("permissions", 3, 0, True, b"{}"))
+    ReceivedTables([], stored=stored.append, failed=lambda _: None).take(TablePiece("permissions", 3, 0, True, b"{}"))
     assert stored == [TableStored("permissions", 3)]
 
 
@@ -146,7 +146,7 @@ def test_a_follower_is_saving_until_each_confirmed_table_is_on_disk() -> None:
     table = ReplicatedTable(
         name="topics", version=lambda: 0, encode=lambda _: b"", adopt=lambda _: saved, is_confirmed=True
     )
-    taken = TakenTables([table], stored=stored.append, failed=lambda _: None)
+    taken = ReceivedTables([table], stored=stored.append, failed=lambda _: None)
     taken.take(TablePiece("topics", 1, 0, True, b"[]"))
     assert taken.is_saving and not stored
     saved.set_result(None)

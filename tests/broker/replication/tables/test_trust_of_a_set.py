@@ -106,7 +106,10 @@ async def test_replicas_sign_their_hellos_and_share_accounts(replicas: ReplicaSe
     [
         (ConnectionConfig(access_key="replica", secret_key="another-secret"), "signature of replica 2 by account"),
         (ConnectionConfig(access_key="strangers", secret_key="secret-of-replicas"), "account 'strangers' of replica 2"),
-        (ConnectionConfig(access_key="writers", secret_key="secret-of-writers"), "'writers' of replica 2 is no admin"),
+        (
+            ConnectionConfig(access_key="writers", secret_key="secret-of-writers"),
+            "'writers' of replica 2 is not an admin",
+        ),
     ],
     ids=["wrong secret", "unknown account", "no administrator"],
 )

@@ -215,4 +215,4 @@ def test_what_nobody_could_find_or_no_broker_delays_is_wrong_usage(cli, options,
 def test_a_broker_is_no_name_server(cli, served):
     failed = cli("send", "send-nowhere", "x", "-n", f"127.0.0.1:{served.broker.port}")
     assert failed.code == 1
-    assert f"127.0.0.1:{served.broker.port} is no name server" in failed.err
+    assert f"127.0.0.1:{served.broker.port} is not a name server" in failed.err

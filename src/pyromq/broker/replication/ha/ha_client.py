@@ -1,7 +1,7 @@
 """The slave's side of the HA stream: appends the bytes of the master's log, and reports the stored log offset.
 
 Before a slave follows a master, the slave compares the size of log files, the bounds of both logs, and its last record.
-Different from RocketMQ: a slave never appends to a log that differs from the master's, logs the reason if it cannot
+Different from RocketMQ, a slave never appends to a log that differs from the master's. It logs the reason if it cannot
 follow, and closes the connection to a silent master. Source: RocketMQ 4.9.7, HAService.HAClient.
 """
 
@@ -25,7 +25,7 @@ logger = logger_of(__name__)
 
 RETRY_SECONDS = 5.0  # pause after a try that failed, as upstream's HAClient
 CONNECT_SECONDS = 3.0  # longest wait for a connection
-LOOK_SECONDS = 1.0  # time between two checks whether the master is silent, and whether a report is due
+CHECK_SECONDS = 1.0  # time between two checks whether the master is silent, and whether a report is due
 # Bytes per read. Appending them blocks the event loop for less than a millisecond if records are small.
 BUFFER_BYTES = 128 << 10
 
@@ -154,7 +154,7 @@ class HaClient:
             try:
                 received = await self._follow_once(master)
             except MQError as error:
-                self._complain(master, str(error))
+                self._warn_once(master, str(error))
             except Exception as error:
                 logger.exception("following master %s failed", master.ha_address)
                 self.fault = repr(error)
@@ -171,7 +171,7 @@ class HaClient:
         connection = self.connection = await self._connect(master)
         logger.info("following master %s from log offset %d on", master.ha_address, self._store.max_log_offset)
         self.fault = ""
-        looking = asyncio.ensure_future(self._look_after(connection, master))
+        looking = asyncio.ensure_future(self._maintain(connection, master))
         ended = asyncio.ensure_future(connection.ended.wait())
         try:
             await asyncio.wait({ended, looking}, return_when=asyncio.FIRST_COMPLETED)
@@ -199,7 +199,7 @@ class HaClient:
             raise Unavailable(f"{master.ha_address} cannot be reached: {error or 'no answer'}") from error
         return connection
 
-    async def _look_after(self, connection: MasterConnection, master: Master) -> None:
+    async def _maintain(self, connection: MasterConnection, master: Master) -> None:
         """Send due reports, and compare the bounds of the logs while the master sends only heartbeats.
 
         Raises `Unavailable` if the master is silent, and `StoreError` if the master has deleted bytes that the slave
@@ -208,7 +208,7 @@ class HaClient:
         silence = self._config.housekeeping_ms / 1000
         compared_at = self._clock.monotonic()
         while True:
-            await self._clock.sleep(LOOK_SECONDS)
+            await self._clock.sleep(CHECK_SECONDS)
             now = self._clock.monotonic()
             if now - connection.heard_at > silence:
                 raise Unavailable(f"the master has sent nothing for {silence:g} s (haHousekeepingInterval)")
@@ -226,9 +226,9 @@ class HaClient:
         except StoreError:
             raise
         except MQError as error:  # only this request failed; the HA connection works, and the next check repeats it
-            logger.info("master %s does not tell the bounds of its log: %s", master.address, error)
+            logger.info("master %s does not report the bounds of its log: %s", master.address, error)
 
-    def _complain(self, master: Master, reason: str) -> None:
+    def _warn_once(self, master: Master, reason: str) -> None:
         """Log why the master is not followed, once for each reason, because the slave retries every 5 s."""
         if self.fault != reason:
             self.fault = reason

@@ -53,7 +53,7 @@ def sending_log(state: SharedState) -> BrokerModule:
 
     return BrokerModule(
         master_only=True,
-        mend=require_slave,  # `mend` runs before the first request
+        repair=require_slave,  # `repair` runs before the first request
         start=start,
         steps=[Step(service.step, service.alarm)],
         stop=service.stop,
@@ -68,7 +68,7 @@ def following_log(state: SharedState) -> BrokerModule:
         return BrokerModule()
     client = state.ha_client = HaClient(state.store, state.clock, config.ha, connections=config.connections)
 
-    def obey() -> None:
+    def apply_role() -> None:
         """Follow the master that is known now. If the master is unknown, the slave keeps its connection."""
         if role.is_master:
             client.follow(None)
@@ -76,7 +76,7 @@ def following_log(state: SharedState) -> BrokerModule:
             client.follow(Master(ha_address, role.master_address or request_address(ha_address)))
 
     async def start() -> None:
-        role.listen(obey)
-        obey()
+        role.listen(apply_role)
+        apply_role()
 
     return BrokerModule(start=start, stop=client.stop)

@@ -26,8 +26,8 @@ logger = logger_of(__name__)
 WAKE_SECONDS = 0.1  # time between two checks for new bytes of the log: as upstream's HAConnection
 BUSY_WAKE_SECONDS = 0.005  # time between two checks while messages are being stored
 TURN_BYTES = 1 << 20  # limit of bytes for one slave in one turn of the event loop: less than a millisecond
-MOST_FRAMES = 256  # limit of frames in one write: half of the kernel's limit of pieces in one call
-MOST_PEERS = 100  # limit of connections, because an unknown address costs a request to a name server
+MAX_FRAMES = 256  # limit of frames in one write: half of the kernel's limit of pieces in one call
+MAX_PEERS = 100  # limit of connections, because an unknown address costs a request to a name server
 _READ_BYTES = 4096  # bytes per read: up to 512 reports, of which only the last one counts
 
 Piece = bytes | memoryview
@@ -86,7 +86,7 @@ class HaService:
         self._tasks = Tasks()
         self._connections: dict[socket.socket, HaConnection] = {}
         self._admitting = 0  # number of peers whose address is being checked
-        self._complaints: dict[str, str] = {}  # host -> last warning about it; an equal warning is not repeated
+        self._warnings: dict[str, str] = {}  # host -> last warning about it; an equal warning is not repeated
         self._is_woken = False
         self._run_soon: Callable[[Callable[[], object]], object] = lambda work: None  # set by `start`
 
@@ -150,7 +150,7 @@ class HaService:
         except OSError:  # the peer has closed the connection already
             peer.close()
             return
-        if len(self._connections) + self._admitting >= MOST_PEERS:
+        if len(self._connections) + self._admitting >= MAX_PEERS:
             peer.close()
             return
         self._admitting += 1
@@ -168,14 +168,14 @@ class HaService:
             self._admitting -= 1
         if not allowed:
             peer.close()
-            self._complain(
+            self._warn_once(
                 connection, "the address is neither in haAllowedPeers nor registered under this broker's name"
             )
             return
         self._connections[peer] = connection
         logger.info("slave %s has connected", address)
         asyncio.get_running_loop().add_reader(peer.fileno(), self._readable, connection)
-        self.alarm.ring_within(0)
+        self.alarm.schedule_within(0)
 
     def _close(self, connection: HaConnection) -> None:
         if self._connections.pop(connection.peer, None) is None:
@@ -187,13 +187,13 @@ class HaService:
         logger.info("slave %s has left, with the log before %d", connection.address, connection.reported)
 
     def _refuse(self, connection: HaConnection, reason: str) -> None:
-        self._complain(connection, reason)
+        self._warn_once(connection, reason)
         self._close(connection)
 
-    def _complain(self, connection: HaConnection, reason: str) -> None:
+    def _warn_once(self, connection: HaConnection, reason: str) -> None:
         """Log why a slave is refused, once for each host and reason, because slaves connect again every 5 s."""
-        if self._complaints.get(connection.host) != reason:
-            self._complaints[connection.host] = reason
+        if self._warnings.get(connection.host) != reason:
+            self._warnings[connection.host] = reason
             logger.warning("the log is not sent to slave %s: %s", connection.address, reason)
 
     # -- reports
@@ -225,14 +225,14 @@ class HaService:
                 return
             connection.sent_to = begin
             logger.info("the log is sent to slave %s from %d on", connection.address, begin)
-            self.alarm.ring_within(0)
+            self.alarm.schedule_within(0)
         elif report > connection.reported:
-            self._complaints.pop(connection.host, None)
+            self._warnings.pop(connection.host, None)
         connection.reported = report
         self._replicated(report)
 
     def _begin(self, report: int) -> int:
-        """Return the log offset at which a slave begins: its reported end, or the begin of the last file if empty."""
+        """Return the log offset at which a slave begins: its reported end; an empty slave begins at the last file."""
         end = self._store.max_log_offset
         return report or max(end - end % self._store.config.segment_bytes, self._store.min_log_offset)
 
@@ -261,7 +261,7 @@ class HaService:
             return False
         batch = self._config.batch_bytes
         try:
-            view = self._store.views(start, min(TURN_BYTES, batch * MOST_FRAMES, self._store.confirmed_end - start))
+            view = self._store.views(start, min(TURN_BYTES, batch * MAX_FRAMES, self._store.confirmed_end - start))
         except NotInMemory as lack:
             self._load(connection, lack.to_load)
             return False

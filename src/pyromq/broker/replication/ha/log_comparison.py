@@ -1,7 +1,7 @@
 """Compares a slave's log with its master's before the slave follows the master, by requests to the master's main port.
 
 RocketMQ does not compare the logs. If its slave has a longer log than the master, the slave continues when the master's
-log is longer again, and then the two logs differ.
+log is longer again. Then the two logs differ.
 """
 
 from __future__ import annotations

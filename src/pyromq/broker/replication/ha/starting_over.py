@@ -38,7 +38,7 @@ async def start_over(config: BrokerConfig, clock: Clock, disk: Disk) -> None:
     except StoreError:
         raise
     except MQError as error:
-        logger.warning("the slave does not start over: its master cannot be asked: %s", error)
+        logger.warning("the slave does not start over: its master cannot be reached: %s", error)
         return
     if is_behind:
         logger.warning("the slave starts over (haStartOver): its log ends before the master's log begins")
@@ -80,4 +80,4 @@ async def _master_address(config: BrokerConfig, clock: Clock) -> str:
         if config.name in brokers and (master := brokers[config.name].addresses.get(MASTER_ID)):
             return master
         faults.append(f"{address} knows no master of {config.name}")
-    raise Unavailable("; ".join(faults) or "no name server is set, nor haMasterAddress")
+    raise Unavailable("; ".join(faults) or "neither a name server nor haMasterAddress is set")

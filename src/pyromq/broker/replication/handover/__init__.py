@@ -1,1 +1,1 @@
-"""What happens to the requests of clients when another replica of the set becomes the master."""
+"""Clients' requests while another replica of the set becomes the master."""

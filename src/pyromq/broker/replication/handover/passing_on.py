@@ -1,8 +1,8 @@
 """Holds writes while a master hands over, and passes on requests that clients send to a replica that is not the master.
 
 RocketMQ's clients fetch routes only every 30 s, so they send to the former master for that long. Pyromq's clients get
-the master's address in the refusal, and connect to the master at once. A request that was passed on has the language
-PYTHON, so no replica passes it on again.
+the master's address in the refusal, and connect to the master immediately. A request that was passed on has the
+language PYTHON, so no replica passes it on again.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ from pyromq.remoting.headers.message_headers import SendMessageV2
 
 logger = logger_of(__name__)
 
-WAIT_SECONDS = 1.0  # longest wait of a request until the new master takes writes
+WAIT_SECONDS = 1.0  # longest wait of a request until the new master accepts writes
 ANSWER_SECONDS = 30.0  # longest wait for the new master's reply; clients give up earlier
-MOST_WAITING = 10_000  # limit of waiting requests, equal to the limit of sends that wait for confirmation
-MOST_WAITING_BYTES = 64 << 20
+MAX_WAITING = 10_000  # limit of waiting requests, equal to the limit of sends that wait for confirmation
+MAX_WAITING_BYTES = 64 << 20
 _PAUSE_SECONDS = 0.02  # time between two attempts to pass the first request on
 
 # Requests that only a master answers. While a master hands over, these requests of all clients wait.
@@ -91,7 +91,7 @@ class PassingOn:
         self._is_master = False
         self._answered_here: Call | None = None  # the request that `dispatcher` answers now, so `divert` ignores it
         self._master: str | None = None  # address of the other replica that is master; None: unknown
-        self._is_at_work = False  # whether the new master has taken a write
+        self._is_at_work = False  # whether the new master has accepted a write
         self._queue: deque[_Waiting] = deque()
         self._bytes = 0  # of the bodies in the queue
         self._channel: Channel | None = None
@@ -153,7 +153,7 @@ class PassingOn:
     # -- waiting
 
     def _enter(self, call: Call) -> Later:
-        if len(self._queue) >= MOST_WAITING or self._bytes + len(call.body) > MOST_WAITING_BYTES:
+        if len(self._queue) >= MAX_WAITING or self._bytes + len(call.body) > MAX_WAITING_BYTES:
             raise SystemBusy("[OVERLOAD]too many requests wait for the new master")
         waiting = _Waiting(call, Later(), self._clock.monotonic())
         self._append(waiting)
@@ -198,7 +198,7 @@ class PassingOn:
             self._passing = None
 
     async def _pass_first(self, master: str) -> None:
-        """Pass on the first request, or wait a little if the new master does not take writes yet."""
+        """Pass on the first request, or wait a little if the new master does not accept writes yet."""
         first = self._queue[0]
         if first.call.peer.closed:  # its client has given up, and sends the request again
             self._take().answered.set_result(Reply())

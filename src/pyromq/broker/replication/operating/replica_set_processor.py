@@ -74,7 +74,7 @@ class ReplicaSetProcessor:
     def _why_no_loss(self) -> str | None:
         """Return why no election with loss is allowed now; None if it is.
 
-        It is also allowed at a master whose registry was restored: the election writes the set's record again.
+        The request is also allowed at a master whose registry was restored: the election writes the set's record again.
         """
         server, replica = self._server, self._server.replica
         if replica.is_master:

@@ -21,7 +21,7 @@ class SetWatch:
         self._record: SetRecord | None = None
         self._since_ms: dict[int, int] = {}
 
-    def look(self, now: float, replica: Replica) -> None:
+    def update(self, now: float, replica: Replica) -> None:
         """Record the log's end, and changes of the in-sync list. Called several times a second."""
         self._note_end(now, longest_end(replica))
         record = replica.view.record

@@ -41,7 +41,7 @@ class _Wait(NamedTuple):
 class SentTables:
     """The tables of one master.
 
-    `holders()` returns the numbers of the other replicas that must have a change on disk; a text is the reason why no
+    `holders()` returns the numbers of the other replicas that must have a change on disk; a string is the reason why no
     change can be confirmed now. `wake` is called when a change must be sent.
     """
 
@@ -108,7 +108,7 @@ class SentTables:
     # -- confirmation
 
     def fed(self, replica: int) -> None:
-        """Mark a newly connected follower as having no table on disk. It gets all tables."""
+        """Mark a newly connected follower as having no table on disk. The replica gets all tables."""
         self._stored[replica] = {}
 
     def stored(self, replica: int, message: TableStored) -> None:

@@ -9,8 +9,8 @@ import msgspec
 
 from pyromq.broker.replication.replica_actions import Actions, Link
 from pyromq.broker.replication.replica_stream import TablePiece, TableStored
+from pyromq.broker.replication.tables.received_tables import ReceivedTables
 from pyromq.broker.replication.tables.sent_tables import SentTables
-from pyromq.broker.replication.tables.taken_tables import TakenTables
 from pyromq.errors import MQError
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class TableExchange:
             now=links.now,
             timeout_seconds=timeout_seconds,
         )
-        self.taken = TakenTables(broker.replicated_tables, stored=self._stored, failed=self._failed)
+        self.taken = ReceivedTables(broker.replicated_tables, stored=self._stored, failed=self._failed)
 
     def received(self, link: Link, message: TablePiece | TableStored) -> None:
         """Process a message about tables from another replica. Pieces of tables count only from the followed master."""

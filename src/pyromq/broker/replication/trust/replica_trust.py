@@ -63,7 +63,7 @@ class ReplicaTrust:
         if not hmac.compare_digest(signature(account.secret_key, content).encode(), hello.signature.encode()):
             return f"the signature of replica {hello.number} by account {name!r} is wrong: compare the secret keys"
         if not account.admin:
-            return f"account {name!r} of replica {hello.number} is no administrator, as replicas must be"
+            return f"account {name!r} of replica {hello.number} is not an administrator, as replicas must be"
         return None
 
 

@@ -71,7 +71,7 @@ MEMBER_COMMIT_SECONDS = 1.0
 def _has_field(ctx: click.Context, option: click.Parameter, form: str | None) -> str | None:
     """Refuse a format without a field, which would print the same for each message: `-f orders`, as in `tail -f`."""
     if form is not None and not re.search(r"[%\\]", form):
-        raise click.BadParameter(f"{form!r} is no format, such as '%k %v\\n'; to follow a topic write -F (--follow)")
+        raise click.BadParameter(f"{form!r} is not a format, such as '%k %v\\n'; to follow a topic write -F (--follow)")
     return form
 
 

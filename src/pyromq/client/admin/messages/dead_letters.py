@@ -242,7 +242,7 @@ class AsyncDeadLetters(AdminClient):
             raise QueryNotFound(f"group {group} has no dead letter {message_id}") from error
         if message.topic != topic:
             raise QueryNotFound(
-                f"message {message_id} is no dead letter of group {group}: its topic is {message.topic}"
+                f"message {message_id} is not a dead letter of group {group}: its topic is {message.topic}"
             )
         return DeadLetter(group, message)
 

@@ -29,7 +29,7 @@ from pyromq.remoting.properties import parse_properties
 from pyromq.remoting.recall_handle import is_recall_handle
 
 PAGE = 500  # scheduled messages listed per request
-MOST_COMPARED = 100_000  # limit of scheduled messages searched for an id: 200 requests, some seconds
+MAX_COMPARED = 100_000  # limit of scheduled messages searched for an id: 200 requests, some seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +149,7 @@ async def find_waiting(
                 if message_id == message.message_id or message_id.upper() == message.offset_message_id:
                     return message
                 compared += 1
-                if compared == MOST_COMPARED or (due_ms and message.due_ms > due_ms):
+                if compared == MAX_COMPARED or (due_ms and message.due_ms > due_ms):
                     return None
     return None
 

@@ -36,7 +36,7 @@ from pyromq.plural import counted
 from pyromq.remoting.bodies import decode_body
 from pyromq.remoting.headers import TopicConsumers
 
-MOST_TRACES = 64  # limit of trace messages read for one message: a broker returns at most 64 for a key
+MAX_TRACES = 64  # limit of trace messages read for one message: a broker returns at most 64 for a key
 # Events of the same millisecond are in this order: brokers and clients write their times independently.
 _RANKS = (
     *(("sent", "not sent"), ("waits",), ("committed", "rolled back", "left open"), ("stored", "redriven")),
@@ -146,7 +146,7 @@ async def _found(cluster: ClusterClient, message_id: str, topic: str | None, tim
 async def _traces(cluster: ClusterClient, trace_topic: str, message_id: str, timeout: float) -> list[TraceRecord]:
     try:
         found = await find_by_key(
-            cluster, trace_topic, message_id, max_count=MOST_TRACES, between=(0, None), timeout=timeout
+            cluster, trace_topic, message_id, max_count=MAX_TRACES, between=(0, None), timeout=timeout
         )
     except TopicNotFound:
         return []

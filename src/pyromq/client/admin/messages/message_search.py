@@ -59,7 +59,7 @@ async def find_message(
 def one_id(text: str) -> str:
     """Return a message id without surrounding blanks; for a recall handle, the unique id in it.
 
-    Raises `UsageError` for an empty text, and for several ids joined by commas.
+    Raises `UsageError` for an empty string, and for several ids joined by commas.
     """
     text = text.strip()
     if not text:

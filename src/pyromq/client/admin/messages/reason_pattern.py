@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 NO_REASON = "(none)"  # pattern of a dead letter whose consumer sent no reason
-MOST_PATTERN = 200  # limit of a pattern's characters; a reason has up to 1,000
+MAX_PATTERN = 200  # limit of a pattern's characters; a reason has up to 1,000
 LEFT_OUT = "…"
 
 # A status code names the failure, so it stays. Everything else with a digit, and every quoted text, is left out.
@@ -26,5 +26,5 @@ def reason_pattern(reason: str | None) -> str:
     """
     if not reason:
         return NO_REASON
-    text = _VARIABLE.sub(lambda found: found["kept"] or LEFT_OUT, " ".join(reason[:MOST_PATTERN].split()))
+    text = _VARIABLE.sub(lambda found: found["kept"] or LEFT_OUT, " ".join(reason[:MAX_PATTERN].split()))
     return _REPEATED.sub(LEFT_OUT, text).rstrip(" .:,;") or LEFT_OUT

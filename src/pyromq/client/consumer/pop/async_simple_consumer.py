@@ -17,7 +17,7 @@ from pyromq.client.client_hooks import ConsumeHooks, ConsumeStatus, FilterMessag
 from pyromq.client.cluster.cluster_client import API_SECONDS, AsyncLifespan, ClusterClient
 from pyromq.client.cluster.namespace import namespace_of
 from pyromq.client.consumer.consumer_status import ConsumerInternals, ConsumerStatusProcessor
-from pyromq.client.consumer.pop.held_messages import LOOK_SECONDS, HeldMessages
+from pyromq.client.consumer.pop.held_messages import CHECK_SECONDS, HeldMessages
 from pyromq.client.consumer.pop.pop_requests import END, FIRST, Popped, PopPlace, PopRequests
 from pyromq.client.consumer.push.listener import TO_DEAD_LETTERS
 from pyromq.client.consumer.push.send_back import SendBack
@@ -134,7 +134,7 @@ class AsyncSimpleConsumer(AsyncLifespan):
         """Connect. Raises `NoNameServer` immediately if no name server can be reached."""
         await self._cluster.start()
         self._status.start(self._cluster.tasks)
-        self._cluster.tasks.start(every(LOOK_SECONDS, self._held.look, self._clock), name=f"renew for {self.group}")
+        self._cluster.tasks.start(every(CHECK_SECONDS, self._held.look, self._clock), name=f"renew for {self.group}")
 
     async def close(self) -> None:
         """Leave the group and close the connections. Idempotent.

@@ -15,7 +15,7 @@ from pyromq.message import StoredMessage
 
 logger = logger_of(__name__)
 
-LOOK_SECONDS = 0.2  # interval of the checks for due renewals; the least invisible time is 1 s
+CHECK_SECONDS = 0.2  # interval of the checks for due renewals; the least invisible time is 1 s
 
 
 @dataclass(slots=True)

@@ -155,7 +155,7 @@ class Positions:
     def handed_out(self, messages: list[StoredMessage]) -> list[StoredMessage]:
         """Return `messages`, which the application gets now.
 
-        Hooks are called for the end of the previous messages and for the begin of these messages.
+        Hooks are called for the end of the previous messages and for the beginning of these messages.
         """
         if self._config.hooks:
             self._end_delivery(ConsumeStatus.CONSUMED)

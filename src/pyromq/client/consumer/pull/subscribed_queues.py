@@ -92,7 +92,7 @@ async def _call(listener: QueueListener, queues: Iterable[MessageQueue], failed:
         logger.warning(failed, *names, exc_info=error)
 
 
-LOOK_SECONDS = 0.01  # interval of checks whether a revoked queue is drained, because iteration sets no event
+CHECK_SECONDS = 0.01  # interval of checks whether a revoked queue is drained, because iteration sets no event
 
 
 class SubscribedQueues:
@@ -222,7 +222,7 @@ class SubscribedQueues:
     async def drain(self, assigned: AssignedQueue) -> None:
         """Wait until the application has no unfinished messages of the queue."""
         while self.is_busy(assigned):
-            await self._clock.sleep(LOOK_SECONDS)
+            await self._clock.sleep(CHECK_SECONDS)
 
     def log_late(self, late: Sequence[AssignedQueue], seconds: float) -> None:
         names = ", ".join(str(assigned.queue) for assigned in late)

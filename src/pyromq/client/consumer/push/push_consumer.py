@@ -357,7 +357,7 @@ class AsyncConsumer(AsyncLifespan):
     async def reply(self, request: StoredMessage, body: bytes) -> None:
         """Reply to a message sent by a producer's `request`. The sender has the reply when this method returns.
 
-        Raises `UsageError` for a message that is no request, and a `BrokerError` or `Unavailable` if the sender is
+        Raises `UsageError` for a message that is not a request, and a `BrokerError` or `Unavailable` if the sender is
         disconnected. If the listener does not catch these errors, the request is redelivered.
         """
         await self._replies.send(request, body)
@@ -461,7 +461,7 @@ class Replies:
     async def send(self, request: StoredMessage, body: bytes) -> None:
         """Send `body` to the client that sent `request`. The client has the reply when this method returns.
 
-        Raises `UsageError` for a message that is no request, `IllegalMessage` for a body that cannot be sent, and a
+        Raises `UsageError` for a message that is not a request, `IllegalMessage` for a body that cannot be sent, and a
         `BrokerError` or `Unavailable` if no broker can reach the client.
         """
         check_body(body, MAX_BODY_BYTES)

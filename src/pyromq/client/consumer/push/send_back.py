@@ -37,7 +37,7 @@ class SendBack:
         self._clock = clock
         self._max_retries = max_retries
         # Limit of retries for copies of messages: the broker reads the limit from the copy.
-        self._most_retries = MAX_RETRIES if max_retries is None else max_retries
+        self._retry_limit = MAX_RETRIES if max_retries is None else max_retries
 
     async def give_back(self, message: StoredMessage, queue: MessageQueue, delay_level: int, reason: str) -> None:
         """Have a message redelivered after the time of `delay_level` (0: longer with each attempt; -1: dead letter).
@@ -54,7 +54,7 @@ class SendBack:
                 message.message_id,
                 error,
             )
-            if delay_level == TO_DEAD_LETTERS or message.reconsume_times >= self._most_retries:
+            if delay_level == TO_DEAD_LETTERS or message.reconsume_times >= self._retry_limit:
                 await self.make_dead_letter(message, reason)
             else:
                 level = delay_level or FIRST_RETRY_LEVEL + message.reconsume_times
@@ -87,7 +87,7 @@ class SendBack:
         properties = _copied_properties(message, delay_level, reason)
         properties[Property.RETRY_TOPIC] = self._cluster.names.wrap(message.original_topic)
         properties[Property.RECONSUME_TIME] = str(attempts)
-        properties[Property.MAX_RECONSUME_TIMES] = str(self._most_retries)
+        properties[Property.MAX_RECONSUME_TIMES] = str(self._retry_limit)
         # The broker makes a message with this number of attempts a dead letter.
         most = attempts if delay_level == TO_DEAD_LETTERS else attempts + 1
         await self._cluster.send_copy(
@@ -96,7 +96,7 @@ class SendBack:
             properties,
             born_ms=self._clock.now_ms(),
             attempts=attempts,
-            most_attempts=most,
+            max_attempts=most,
             timeout=SEND_BACK_SECONDS,
         )
 

@@ -20,7 +20,7 @@ from pyromq.net.tasks import soon_in_this_loop
 MAX_TABLE_BYTES = 64 << 20
 
 
-class TakenTables:
+class ReceivedTables:
     """Receives tables at one follower.
 
     `stored(message)` is called when a table is on disk, `failed(error)` when it could not be written.

@@ -92,7 +92,7 @@ class ConsoleAccounts:
         return self._accounts.get(name)
 
     def signed_in(self, name: str, password: str) -> ConsoleAccount | None:
-        """Return the account with this name and password; None if there is none. Takes about 50 ms of processor time."""
+        """Return the account with this name and password, or None. Takes about 50 ms of processor time."""
         self._refresh()
         account, nobody = self._accounts.get(name), self._nobody
         known = account.password_hash if account is not None else nobody

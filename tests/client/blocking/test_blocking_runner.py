@@ -336,6 +336,60 @@ def test_a_program_with_its_own_handler_keeps_it(portal):
     assert calls == [1]
 
 
+@pytest.mark.parametrize("is_turned", [False, True], ids=["turns the loop", "waits for another thread"])
+def test_a_programs_own_handler_that_is_called_between_callbacks_ends_no_call(portal, is_turned):
+    calls, begun, end = [], threading.Event(), asyncio.Event()
+    previous = signal.signal(signal.SIGINT, lambda *_: calls.append(1))
+
+    async def interrupted():
+        signal.raise_signal(signal.SIGINT)
+        await asyncio.sleep(0)
+        return 3
+
+    async def turns():
+        begun.set()
+        await end.wait()
+
+    try:
+        with ThreadPoolExecutor(1) as pool:
+            if is_turned:
+                other = pool.submit(portal.run, turns)
+                assert begun.wait(PATIENCE_SECONDS)
+            assert portal.run(interrupted) == 3
+            if is_turned:
+                portal.run(call, end.set)
+                other.result(PATIENCE_SECONDS)
+    finally:
+        signal.signal(signal.SIGINT, previous)
+    assert calls == [1]
+
+
+def test_ctrl_c_just_before_the_loop_waits_ends_the_call(portal):
+    class Timers(list):
+        def __bool__(self):
+            if is_waiting:
+                signal.raise_signal(signal.SIGINT)
+            return False
+
+    async def wait():
+        is_waiting.append(True)
+        await asyncio.Event().wait()
+
+    is_waiting = []
+    loop = portal._caller_loop.loop
+    timers, loop._scheduled = loop._scheduled, Timers()
+    rescue = threading.Timer(PATIENCE_SECONDS, loop.call_soon_threadsafe, [int])
+    rescue.start()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            portal.run(wait)
+        assert rescue.is_alive(), "only another event ended the wait"
+    finally:
+        loop._scheduled = timers
+        rescue.cancel()
+    assert portal.run(add, 1, 2) == 3
+
+
 @not_windows
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_forked_child_is_refused_and_the_parent_goes_on(portal):

@@ -68,7 +68,7 @@ def ends_by_itself(consumer):
         late.set()
         consumer.close()
 
-    timer = threading.Timer(5, rescue)
+    timer = threading.Timer(PATIENCE_SECONDS, rescue)
     timer.start()
     try:
         yield

@@ -75,7 +75,7 @@ class _Selector(selectors.DefaultSelector):
             timeout = min(timeout if timeout is not None else platform.LONGEST_SELECT, platform.LONGEST_SELECT)
         shield.waiting = True
         try:
-            return super().select(timeout)
+            return super().select(0 if shield.pending else timeout)
         finally:
             shield.waiting = False
 
@@ -258,8 +258,8 @@ class CallerRunsLoop:
         try:
             while not future.done():
                 turn()
-                if shield.pending and shield.calls_off:
-                    raise KeyboardInterrupt  # `shield.leave` calls the program's handler after that
+                if shield.pending:
+                    shield.deliver()
         finally:
             self._own_call = None
             if not future.done():
@@ -354,20 +354,20 @@ class CallerRunsLoop:
                     self._leave()
             else:
                 self._await_wake(caller)
-            if shield.calls_off:
-                raise KeyboardInterrupt
+            shield.deliver()
 
     def _await_wake(self, caller: _WaitingCaller) -> None:
         main = threading.get_ident() == shield.main_thread
         shield.waiting |= main
         try:
-            caller.woken.wait()
+            if not shield.is_due:
+                caller.woken.wait()
         finally:
             if main:
                 shield.waiting = False
 
     def _turn_for_caller(self, caller: _WaitingCaller) -> None:
-        while not caller.done and not shield.calls_off:
+        while not caller.done and not shield.is_due:
             self.loop.turn()
 
     def _keep(self) -> None:

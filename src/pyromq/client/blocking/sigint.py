@@ -20,7 +20,7 @@ _set_handler: Callable[[int, Any], Any] = _signal.signal
 class Shield:
     """Delays the program's SIGINT handler in blocking calls.
 
-    Between `enter` and `leave` the handler is called only while `waiting` is True; else `leave` calls it.
+    Between `enter` and `leave` the handler is called while `waiting` is True, and by `deliver`; else `leave` calls it.
     """
 
     def __init__(self) -> None:
@@ -43,13 +43,17 @@ class Shield:
     def leave(self) -> None:
         """Restore the program's SIGINT handler, and call it if SIGINT arrived meanwhile."""
         _set_handler(signal.SIGINT, self._handler)
-        if self.pending:
+        self.deliver()
+
+    def deliver(self) -> None:
+        """Call the program's handler if SIGINT arrived for the calling thread. Raises what the handler raises."""
+        if self.is_due:
             self.pending = False
             self._handler(signal.SIGINT, None)
 
     @property
-    def calls_off(self) -> bool:
-        """True if SIGINT arrived for the calling thread, so that its blocking call should end."""
+    def is_due(self) -> bool:
+        """True if SIGINT arrived for the calling thread, which must not wait before `deliver`."""
         return self.pending and threading.get_ident() == self.main_thread
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:

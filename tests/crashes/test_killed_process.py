@@ -8,11 +8,13 @@ import os
 import random
 import sys
 import time
+from collections import Counter
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass
 
 import pytest
 from tests.processes import Program, free_port
+from tests.waiting import until
 
 from pyromq import AsyncPullConsumer, AsyncTransactionProducer, Decision, Message, MQError, ProducerConfig
 from pyromq.client.admin.async_admin import AsyncAdmin
@@ -23,6 +25,7 @@ from pyromq.errors import RecallRefused
 TOPIC = "orders"
 FIRST_SEED = int(os.environ.get("CRASH_SEED", str(int(time.time()))))
 WORKERS = 4
+MORE = 15  # messages that are promised between two kills
 PATIENCE_SECONDS = 30.0
 LEVEL_SECONDS = 2.0  # after which what was sent with level 1 is there
 SETTINGS = "transactionCheckInterval=200\ntransactionTimeOut=100\nflushConsumerOffsetInterval=200\n"
@@ -83,9 +86,19 @@ class Clients:
         self.fates = {}
         self._chance = chance
         self._wanted = {}
+        self._enough = MORE
 
     def check(self, half):
         return self._wanted[half.body]
+
+    def promised(self):
+        return Counter({body: fate.least for body, fate in self.fates.items()})
+
+    def has_done_more(self):
+        """Whether so many more messages are promised, since this last was true, that a life is worth a kill."""
+        is_so = self.promised().total() >= self._enough
+        self._enough += MORE * is_so
+        return is_so
 
     async def work(self, producer):
         while True:
@@ -143,16 +156,22 @@ async def check(folder, seed, *, kills):
         async with AsyncTransactionProducer("p", served.namesrv, check=clients.check, config=config) as producer:
             work = [asyncio.create_task(clients.work(producer)) for _ in range(WORKERS)]
             for _ in range(kills):
+                await until(clients.has_done_more)
                 await asyncio.sleep(chance.uniform(0.1, 0.6))  # the work goes on
                 await served.kill()
                 await served.start()
-            await asyncio.sleep(0.3)
+            await until(clients.has_done_more)
             for each in work:
                 each.cancel()
             await asyncio.gather(*work, return_exceptions=True)
             await nothing_waits(served.namesrv)
             await asyncio.sleep(LEVEL_SECONDS)  # nobody tells how many wait in a level
-        messages = await everything(served.namesrv)
+        messages = []
+        with suppress(TimeoutError):  # what is missing then is told by name
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                while clients.promised() - Counter(each.body for each in messages):
+                    await asyncio.sleep(0.1)
+                    messages = await everything(served.namesrv)
     faults = [
         f"{body!r} is there {count} times: {fate}"
         for body, fate in clients.fates.items()
@@ -160,7 +179,7 @@ async def check(folder, seed, *, kills):
     ]
     faults += [f"{each.body!r} is early" for each in messages if each.store_ms < clients.fates[each.body].due_ms]
     assert not faults, "\n".join(faults)
-    assert sum(fate.least for fate in clients.fates.values()) > 50
+    assert clients.promised().total() > 50
 
 
 async def nothing_waits(namesrv):

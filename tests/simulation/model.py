@@ -187,8 +187,11 @@ class Model:
         entries = store.entries(*queue, low, high - low)
         require(len(entries) == high - low, f"{queue} has {len(entries)} entries from {low} to {high}")
         for offset, entry in enumerate(entries, low):
-            each = alive.pop(offset, None) or deleted.get(entry.log_offset)
-            if each is None and (entry.log_offset < store.min_log_offset or entry.size == FILLER_SIZE):
+            each = alive.pop(offset, None)
+            if each is None and entry.size == FILLER_SIZE:
+                continue  # its log offset is 0, where a deleted message may be
+            each = each or deleted.get(entry.log_offset)
+            if each is None and entry.log_offset < store.min_log_offset:
                 continue  # expired
             require(each is not None, f"{queue} {offset} leads to {entry}, where nothing was sent to it")
             assert each is not None

@@ -29,4 +29,5 @@ def test_no_crash_loses_or_repeats_what_a_group_has_popped(first: int) -> None:
 @pytest.mark.slow
 def test_seeds_that_once_found_something_find_nothing() -> None:
     # A checkpoint of timers was saved, while a crash was still being looked through, before the log it spoke of.
-    assert [failure for seed in (4193, 7139, 8795) for failure in failures(seed, 1)] == []
+    # In the last one, the model took an entry without a message for that of a deleted message at the log's begin.
+    assert [failure for seed in (4193, 7139, 8795, 2028022974) for failure in failures(seed, 1)] == []

@@ -68,6 +68,12 @@ async def test_who_lies_down_meanwhile_is_woken_too(clock, sleepers):
     assert woken == [("often", number) for number in range(1, 11)]
 
 
+async def test_a_task_that_was_just_started_sleeps_from_the_time_before(clock, sleepers):
+    woken = sleepers("new", 1)
+    await clock.advance(1)
+    assert woken == [("new", 1)]
+
+
 async def test_no_time_is_a_turn_of_the_loop(clock):
     for seconds in (0, -1):
         await asyncio.wait_for(clock.sleep(seconds), PATIENCE_SECONDS)

@@ -16,6 +16,7 @@ from tests.waiting import PATIENCE_SECONDS
 
 from pyromq import Message
 from pyromq.broker.replication import record_view, set_lease
+from pyromq.broker.replication.registry import Lease
 from pyromq.broker.replication.replica_server import ReplicaServer
 from pyromq.broker.replication.replica_stream import PREAMBLE, VERSION, Hello, Refusal, StreamDecoder, encode_message
 from pyromq.broker.replication.set_record import ReplicaInfo
@@ -100,11 +101,18 @@ async def test_a_folder_keeps_the_number_of_its_replica(replicas: ReplicaSet) ->
 
 
 async def test_a_registry_that_is_away_is_logged_once_and_when_it_is_back(
-    replicas: ReplicaSet, caplog: pytest.LogCaptureFixture
+    replicas: ReplicaSet, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await replicas.start(1, lease_ms=2_000)
     replicas.registry.is_away = True
-    await asyncio.sleep(1.7)  # three renewals
+    keep, renewals = replicas.registry.keep, []
+
+    async def counted(lease: int) -> Lease:
+        renewals.append(lease)
+        return await keep(lease)
+
+    monkeypatch.setattr(replicas.registry, "keep", counted)
+    await replicas.until(lambda: len(renewals) >= 3)
     replicas.registry.is_away = False
     await replicas.until(lambda: "the registry answers again" in caplog.text)
     assert caplog.text.count("the registry has not answered for") == 1
@@ -113,15 +121,17 @@ async def test_a_registry_that_is_away_is_logged_once_and_when_it_is_back(
 async def test_a_registry_that_refuses_is_logged_once_and_without_a_traceback(
     replicas: ReplicaSet, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    refused = []
+
     async def refuse(*_: object, **__: object) -> None:
+        refused.append(True)
         raise RegistryRefused("etcd at http://e1:2379 refuses: user name is empty")
 
     monkeypatch.setattr(set_lease, "_ENTER_SECONDS", 0.0)
     server = await replicas.start(1, lease_ms=2_000)
     for request in ("swap", "read_all"):  # etcd renews leases without an account
         monkeypatch.setattr(replicas.registry, request, refuse)
-    await asyncio.sleep(1.7)  # three renewals
-    assert server.registry_seconds(platform.boot_seconds()) > 1
+    await replicas.until(lambda: len(refused) >= 3 and server.registry_seconds(platform.boot_seconds()) > 1)
     monkeypatch.undo()
     assert caplog.text.count("the registry refuses requests; without the registry no replica can join") == 1
     assert "answers again" not in caplog.text

@@ -66,6 +66,7 @@ class PopLife:
         self.unsure: set[bytes] = set()  # acknowledged, perhaps without a reply
         self.may_repeat: set[bytes] = set()  # though acknowledged
         self.held: dict[bytes, Held] = {}
+        self.adrift: set[bytes] = set()  # perhaps in flight: the broker was killed before it replied to their pop
         self.copied: set[bytes] = set()  # due messages whose copies may not be safe: a crash copies them once more
         self.is_full = False
 
@@ -226,9 +227,13 @@ class PopLife:
             init_mode=0,
             order=self.is_orderly or None,
         )
-        reply = self.popper.pop(header, Call(code=200050))
-        if not isinstance(reply, Reply):
-            reply = run_blocking(reply)
+        try:
+            reply = self.popper.pop(header, Call(code=200050))
+            if not isinstance(reply, Reply):
+                reply = run_blocking(reply)
+        except Killed:
+            self.adrift |= self.ends.keys() - self.held.keys()
+            raise
         if reply.code:
             return []
         response = reply.header
@@ -244,6 +249,7 @@ class PopLife:
             )
             handle = infos.handle(message)
             self.held[body] = Held(handle, handle.expires_ms)
+            self.adrift.discard(body)
             found.append(body)
         self.note(f"received {b' '.join(found).decode()}")
         return found
@@ -287,7 +293,7 @@ class PopLife:
                 del self.held[body]  # after a kill, the earlier handle is valid again
 
     def redeliver(self) -> None:
-        due = {body for body, held in self.held.items() if held.due_ms <= self.time.ms}
+        due = self.adrift | {body for body, held in self.held.items() if held.due_ms <= self.time.ms}
         self.may_repeat |= due & self.copied  # a copy that is not safe after 30 s is made again
         self.copied |= due
         if self.is_full:

@@ -66,7 +66,7 @@ class PopLife:
         self.unsure: set[bytes] = set()  # acknowledged, perhaps without a reply
         self.may_repeat: set[bytes] = set()  # though acknowledged
         self.held: dict[bytes, Held] = {}
-        self.adrift: set[bytes] = set()  # perhaps in flight: the broker was killed before it replied to their pop
+        self.adrift: set[bytes] = set()  # perhaps in flight, with a handle that the consumer does not have
         self.copied: set[bytes] = set()  # due messages whose copies may not be safe: a crash copies them once more
         self.is_full = False
 
@@ -183,7 +183,7 @@ class PopLife:
                 await asyncio.sleep(0)
             if self.disk.is_killed:
                 raise Killed
-            if work is PopLife.flush and not self.is_full:
+            if work is PopLife.flush and not self.is_full and not self.state.pops._journal.is_behind:
                 self.copied = set()
             self.note_flushed()
             self.check_offsets()
@@ -291,6 +291,7 @@ class PopLife:
             self.held[body] = Held(changed, pop.due_ms)
             if self.is_full:
                 del self.held[body]  # after a kill, the earlier handle is valid again
+                self.adrift.add(body)
 
     def redeliver(self) -> None:
         due = self.adrift | {body for body, held in self.held.items() if held.due_ms <= self.time.ms}

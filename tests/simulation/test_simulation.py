@@ -31,5 +31,6 @@ def test_seeds_that_once_found_something_find_nothing() -> None:
     # A checkpoint of timers was saved, while a crash was still being looked through, before the log it spoke of.
     # In the last one, the model took an entry without a message for that of a deleted message at the log's begin.
     assert [failure for seed in (4193, 7139, 8795, 2028022974) for failure in failures(seed, 1)] == []
-    # The broker was killed in a pop, and once more after it had copied that pop's messages.
-    assert failures(2027010138, 1, "pops") == []
+    # A kill in a pop, a full disk, and lowered offsets that were in memory only when the next kill came.
+    found = [failure for seed in (2027010138, 2026113641, 2026115636) for failure in failures(seed, 1, "pops")]
+    assert found == []

@@ -18,6 +18,7 @@ order. So a module may write into the table of an earlier module, which is saved
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial, wraps
 from typing import TYPE_CHECKING
@@ -50,7 +51,7 @@ from pyromq.broker.producing.send_processor import SendProcessor
 from pyromq.broker.shared_state import SharedState
 from pyromq.broker.transactions.end_transaction_processor import EndTransactionProcessor
 from pyromq.broker.transactions.transaction_checks import TransactionChecks
-from pyromq.errors import StoreNotWritable
+from pyromq.errors import StoreError, StoreNotWritable
 from pyromq.logs import logger_of
 from pyromq.names import REPLY_SUFFIX
 from pyromq.net.tasks import Alarm
@@ -143,6 +144,8 @@ def consumer_offsets(state: SharedState) -> BrokerModule:
         offsets.load()
         if state.role.is_master:  # a power loss may have cut the log: new messages must not be skipped
             offsets.lower(state.store.next_offset)
+            with suppress(StoreError):  # a kill before the next save would bring the higher offsets back
+                offsets.persist()
 
     return BrokerModule(
         load=load,

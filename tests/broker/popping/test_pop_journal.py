@@ -2,16 +2,18 @@
 
 import random
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from pyromq.broker.popping import pop_journal
 from pyromq.broker.popping.in_flight import InFlight, Pop
 from pyromq.broker.popping.pop_journal import PopJournal
+from pyromq.broker.popping.pop_table import PopTable
 from pyromq.errors import StoreNotWritable
 from pyromq.remoting.receipt_handle import bits_of
 from pyromq.testing import FakeClock
-from pyromq.testing.simulated_disk import SimulatedDisk
+from pyromq.testing.simulated_disk import Loss, SimulatedDisk
 
 FOLDER = Path("/data/pops")
 
@@ -219,6 +221,22 @@ def test_a_full_disk_refuses_a_pop_and_the_journal_goes_on_afterwards(monkeypatc
     journal.note_pop(pop, 1)
     table.hand_out(pop, 1)
     assert picture(open_journal(disk.after_kill())[0]) == picture(table)
+
+
+def test_what_a_power_loss_lowered_is_on_disk_before_new_messages_come():
+    """Otherwise a second power loss brings the earlier segments back, which call new messages finished."""
+    disk = SimulatedDisk()
+    table, journal, _ = open_journal(disk)
+    journal.begin()
+    queue = table.add("g", "orders", 0, 3)
+    journal.note_queue(queue)
+    disk.sync(journal._descriptor)
+    disk.sync_folder(FOLDER)
+    store = SimpleNamespace(disk=disk.after_kill(), next_offset=lambda topic, queue_id: 1)
+    offsets = SimpleNamespace(find=lambda *queue: 3, commit=lambda *queue: True)
+    PopTable(store, offsets, FOLDER, clock=FakeClock(), most_pops=10).load()
+    [queue] = open_journal(store.disk.after_power_cut(random.Random(1), Loss.ALL))[0]
+    assert queue.next_offset == 1
 
 
 def test_a_missing_segment_ends_the_journal():

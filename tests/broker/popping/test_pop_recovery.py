@@ -2,6 +2,7 @@
 
 import asyncio
 
+from tests.broker.folders import killed
 from tests.broker.popping.poppers import EXPIRED, Popper, bodies
 from tests.broker.popping.test_pop_processor import after, committed, send
 
@@ -101,6 +102,17 @@ async def test_an_offset_behind_the_end_of_a_cut_log_is_lowered(config, clock, c
         caller = await caller_to(broker)
         await send(caller, "new")
         assert bodies(await Popper(caller, clock).pop()) == [b"new"]
+
+
+async def test_a_lowered_offset_outlives_a_kill_before_the_next_save(config, clock, caller_to):
+    async with Broker(config, clock) as broker:
+        await (await caller_to(broker)).create_topic("orders", queues=1)
+        broker.offsets.commit("g", "orders", 0, 3)
+    async with Broker(config, clock) as broker:
+        await send(await caller_to(broker), "a", "b", "c", "d")
+        left = killed(config)
+    async with Broker(left, clock) as broker:
+        assert bodies(await Popper(await caller_to(broker), clock).pop()) == [b"a", b"b", b"c", b"d"]
 
 
 async def test_a_new_master_goes_on_at_the_committed_offset(config, clock, caller_to):

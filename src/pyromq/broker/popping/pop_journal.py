@@ -1,8 +1,8 @@
 """The journal of pops. With it, the messages in flight survive a kill of the process.
 
 A segment is a file of records, named by its sequence number. A new segment begins with a description of all queues.
-After the description, the previous segments are deleted. The journal is not flushed. A power loss loses the last
-records, and their messages are redelivered.
+After the description, the previous segments are deleted. The journal is flushed only where a power loss has shortened
+a queue. Another power loss loses the last records, and their messages are redelivered.
 
 record       CRC-32 of the rest, begun with the segment's number (4), size of the payload (2), kind (1), payload
 QUEUE        number (4), next offset (8), bytes of the following records that describe the messages in flight (4),
@@ -99,11 +99,16 @@ class PopJournal:
         self._earlier_bytes = sum(map(len, contents))
         return is_closed
 
-    def begin(self) -> None:
-        """Begin a segment that describes all queues, and delete the earlier segments. Raises `StoreNotWritable`."""
+    def begin(self, *, lasting: bool = False) -> None:
+        """Begin a segment that describes all queues, and delete the earlier segments. Raises `StoreNotWritable`.
+
+        With `lasting`, both are on disk when this returns: a power loss does not bring the earlier segments back.
+        """
         self._begin_segment()
         while not self._describe(float("inf")):
             pass
+        if lasting:
+            self._flush()
 
     def discard(self) -> None:
         """Delete the journal, because the queues' offsets may become those of other messages.
@@ -245,6 +250,14 @@ class PopJournal:
         except OSError as error:
             logger.warning("%s: an old file of pops cannot be deleted: %s", self._folder, error.strerror)
         return True
+
+    def _flush(self) -> None:
+        assert self._descriptor is not None
+        try:
+            self._disk.sync(self._descriptor)
+            self._disk.sync_folder(self._folder)
+        except OSError as error:
+            raise self._refusal(error) from error
 
     def _write(self, records: bytes) -> None:
         try:

@@ -66,19 +66,26 @@ class PopTable:
             for pop in queue.leases():
                 if pop.client_id is not None:
                     self.in_flight.prolong(pop, restarted_ms)
-        self.lower_to_ends()
-        self._note(self._journal.begin)  # a full disk must not prevent reading of stored messages
+        is_lower = self.lower_to_ends()
+        # A full disk must not prevent reading of stored messages.
+        self._note(partial(self._journal.begin, lasting=is_lower))
         self._ring()
 
-    def lower_to_ends(self) -> None:
-        """Lower the state of each queue to the queue's end. Otherwise new messages would count as finished."""
+    def lower_to_ends(self) -> bool:
+        """Lower the state of each queue to the queue's end. Otherwise new messages would count as finished.
+
+        Return whether a queue was behind its state.
+        """
+        is_lower = False
         for queue in self.in_flight:
             end = self._store.next_offset(queue.topic, queue.queue_id)
+            is_lower |= queue.next_offset > end
             for pop in list(queue.leases()):
                 if lost := bits_from(pop.leased, pop.start, end):
                     self.in_flight.finish(pop, lost)
             queue.next_offset = min(queue.next_offset, end)
             self._commit(queue)
+        return is_lower
 
     def discard(self) -> None:
         """Delete the journal. A follower calls this, because the master's log may replace messages of its queues."""

@@ -7,6 +7,7 @@ from tests.client.replica_set import NAME, replica_set
 from tests.waiting import PATIENCE_SECONDS, until
 
 from pyromq.client.cluster import replica_set_watch
+from pyromq.client.cluster.cluster_client import REFRESH_PAUSE
 from pyromq.client.producer.async_producer import AsyncProducer
 from pyromq.message import Message
 
@@ -55,17 +56,21 @@ async def test_the_connection_to_a_silent_former_master_is_closed_at_once(replic
 async def test_a_silent_master_costs_one_route_and_not_one_of_each_topic(replicas, monkeypatch):
     monkeypatch.setattr(replica_set_watch, "SILENT_SECONDS", 0.01)
     monkeypatch.setattr(replica_set_watch, "WATCH_SECONDS", 60.0)
-    await replicas.register(await replicas.start(linked=True), epoch=1)
+    master = await replicas.start(linked=True)
+    await replicas.register(master, epoch=1)
     async with AsyncProducer("g", replicas.namesrv) as producer:
+        cluster, watch = producer._cluster, producer._cluster._set_watch
         for topic in ("orders", "bills", "letters"):
             await producer.send(Message(topic, b"1"))
-            await producer._cluster.refresh(topic)
+            await cluster.refresh(topic)
         replicas.links[0].requests.pause()
         sending = producer.send_soon(Message("orders", b"2"))
-        await asyncio.sleep(0.3)
-        await producer._cluster._set_watch.look()
-        ages = [producer._cluster.route_age(topic) for topic in ("orders", "bills", "letters")]
-        assert sorted(age < 0.2 for age in ages) == [False, False, True]
+        before = dict(cluster._fetched)
+        await until(
+            lambda: watch._is_silent(master) and all(cluster.route_age(each) > REFRESH_PAUSE for each in before)
+        )
+        await watch.look()
+        assert len(cluster._fetched.items() - before.items()) == 1
         replicas.links[0].requests.resume()
         await sending
 

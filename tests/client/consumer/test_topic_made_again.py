@@ -26,7 +26,7 @@ async def delete(cluster):
 async def delete_as_upstream(cluster):
     """What a 4.9 broker does: it tells nobody, and keeps the offsets."""
     cluster.broker.topics.delete("orders")
-    cluster.broker.store.delete_topic("orders")
+    await asyncio.wrap_future(cluster.broker.store.delete_topic("orders"))
 
 
 async def make(cluster):

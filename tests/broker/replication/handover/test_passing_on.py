@@ -214,4 +214,4 @@ async def test_a_master_with_other_clients_stops_once_they_know_the_new_one_or_i
             assert first.failed.exception()
         await stopping
     assert master_of(three) is not first
-    assert (await bodies(three)).count(b"late") == 5 * fails
+    assert (await bodies(three)).count(b"late") >= 5 * fails  # the client repeats what a closed connection took

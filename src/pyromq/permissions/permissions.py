@@ -114,7 +114,7 @@ class AclWatch:
         self._permissions = permissions
         self._thread = thread
         self.close = thread.shutdown  # blocks until the watching thread has ended
-        self._looking: Future[None] | None = None
+        self._checking: Future[None] | None = None
         self._read: Stamps = {}  # stamps of the files when they were last read
         self._seen: Stamps = {}  # stamps of the files at the last check
 
@@ -178,7 +178,7 @@ class AclWatch:
 
         return self.change(replace_all)
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         try:
             stamps = self._folder.stamps()
             rests = stamps == self._seen

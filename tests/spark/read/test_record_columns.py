@@ -11,7 +11,7 @@ pytest.importorskip("numpy")
 
 from pyromq.compression import compress
 from pyromq.errors import StoreCorrupt, UndecodableBody
-from pyromq.message import StoredMessage, SysFlag, decode_properties
+from pyromq.message import StoredMessage, SysFlag
 from pyromq.record import encode
 from pyromq.spark.read.record_columns import ARROW_TYPES, RowFormat, arrow_schema, count_records, to_batch, to_batches
 
@@ -66,17 +66,6 @@ def test_every_field_of_a_record_is_in_its_column():
 def test_a_record_without_properties_has_nulls_and_empty_lists():
     (row,) = rows(record(), ["uniqKey", "tags", "keys", "properties"])
     assert row == {"uniqKey": None, "tags": None, "keys": [], "properties": []}
-
-
-def test_a_value_may_begin_with_a_line_break():
-    (row,) = rows(record(text="a\x01\nb"), ["properties"])
-    assert row["properties"] == [("a", "\nb")]
-
-
-def test_broken_pairs_are_dropped_and_the_last_of_equal_names_stays():
-    text = "a\x011\x02broken\x02\x02\x01x\x02b\x01\x02a\x012\x02"
-    (row,) = rows(record(text=text), ["properties"])
-    assert row["properties"] == [("a", "2")]
 
 
 def test_system_properties_come_when_asked_for():
@@ -177,11 +166,6 @@ def test_only_wanted_tags_stay_though_hashes_are_equal():
     assert [row["body"] for row in rows(raw, ["body"], tags=frozenset({"Aa"}))] == [b"Aa", b"Aa"]
 
 
-def test_bodies_of_all_lengths_around_the_inline_limit():
-    bodies = [bytes(range(size)) for size in range(30)]
-    assert [row["body"] for row in rows(b"".join(map(record, bodies)), ["body"])] == bodies
-
-
 def test_columns_come_in_the_order_asked_for():
     batch = to_batch(record(), "b", ["flag", "topic"])
     assert batch.schema == arrow_schema(["flag", "topic"])
@@ -189,41 +173,6 @@ def test_columns_come_in_the_order_asked_for():
 
 def test_nothing_pulled_is_an_empty_batch():
     assert rows(b"") == []
-
-
-@given(st.lists(st.text("aKEYS\x01\x02é", max_size=30), max_size=60))
-def test_properties_are_those_that_reading_one_record_finds(texts):
-    raw = b"".join(record(text=text) for text in texts)
-    found = [dict(row["properties"]) for row in rows(raw, ["properties"], system_properties=True)]
-    assert found == [decode_properties(text) for text in texts]
-
-
-@pytest.mark.parametrize(
-    "other",
-    [
-        "a\x01xy\x02d\x01z",
-        "ab\x01c\x02d\x01e",
-        "b\x01bc\x02d\x01e",
-        "a\x01b\x00\x02d\x01e",
-        "a\x01bc\x01d\x01e",
-        "\x02" * 8,
-    ],
-)
-def test_texts_of_one_size_may_differ_in_any_way(other):
-    texts = ["a\x01bc\x02d\x01e"] * 3 + [other]
-    found = rows(b"".join(record(text=text) for text in texts), ["properties"])
-    assert [dict(row["properties"]) for row in found] == [decode_properties(text) for text in texts]
-
-
-def test_what_is_no_text_is_replaced():
-    raw = record(text="TAGS\x01ab\x02na\x01c").replace(b"ab", b"a\xff").replace(b"na", b"n\xff")
-    assert rows(raw, ["tags", "properties"]) == [{"tags": "a\ufffd", "properties": [("n\ufffd", "c")]}]
-
-
-def test_more_different_names_than_anybody_has():
-    raw = b"".join(record(text=f"name{number}\x01{number}\x02TAGS\x01t{number}") for number in range(100))
-    found = rows(raw, ["properties", "tags"])
-    assert found == [{"properties": [(f"name{n}", str(n))], "tags": f"t{n}"} for n in range(100)]
 
 
 def test_records_of_one_size_and_of_others_begin_where_they_begin():

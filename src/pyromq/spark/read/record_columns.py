@@ -1,8 +1,7 @@
 """Converts pulled records to Arrow columns in bulk, without message objects. No Spark and no client here.
 
-numpy gathers the fixed fields; bodies and property texts become views of the pulled bytes. The property texts of all
-records are searched together; their form is name 01 value 02 name 01 value 02 … (see `pyromq.message`). Records with
-IPv6 addresses have other field positions, and are rewritten first.
+numpy gathers the fixed fields; bodies and property texts become views of the pulled bytes. Records with IPv6 addresses
+have other field positions, and are rewritten first.
 """
 
 from __future__ import annotations
@@ -22,197 +21,11 @@ from pyromq.compression import MAX_BODY_BYTES, decompress
 from pyromq.errors import StoreCorrupt, UndecodableBody
 from pyromq.excerpt import excerpt
 from pyromq.logs import logger_of
-from pyromq.message import NAME_VALUE, PAIRS, RESERVED_PROPERTIES, Property, SysFlag, format_address
+from pyromq.message import RESERVED_PROPERTIES, Property, SysFlag, format_address
 from pyromq.record import BODY_AT, FIELD_AT, IPV4_BYTES, decode, decode_all, encode, unpack_size
 from pyromq.spark.columns import SOURCE_COLUMNS, TOMBSTONE, TOMBSTONE_BODY, UNDECODABLE
-
-Ints = npt.NDArray[np.int64]
-Bytes = npt.NDArray[np.uint8]
-
-_INLINE = 12  # limit of bytes that an Arrow view holds inline
-
-
-def blocks(data: Bytes, at: Ints, form: str | np.dtype[Any]) -> npt.NDArray[Any]:
-    """Return the values at byte positions `at` of `data`, read as the fixed-width numpy type `form`.
-
-    A value takes some ns: a numpy view has an item at every byte position, and indexing it copies the wanted items.
-    """
-    kind = np.dtype(form)
-    if not at.size:
-        return np.empty(0, kind)
-    opaque: npt.NDArray[Any] = np.ndarray(data.size - kind.itemsize + 1, f"V{kind.itemsize}", data, strides=(1,))
-    return opaque[at].view(kind)
-
-
-def slices(data: Bytes, at: Ints, sizes: Ints) -> pa.Array:
-    """Return slices of `data`, of different sizes, as a binary array, by way of Arrow's view layout.
-
-    view (16 bytes)  size 4 | up to 12 bytes inline, or: first 4 bytes (unused here), buffer number 4, offset 4
-    """
-    views = np.zeros((at.size, 4), "<i4")
-    views[:, 0] = sizes
-    views[:, 3] = at
-    short = np.flatnonzero(sizes <= _INLINE)
-    if short.size:
-        views.view(np.uint8).reshape(-1, 16)[short, 4:] = _begins(data, at[short])
-    array = pa.Array.from_buffers(pa.binary_view(), at.size, [None, pa.py_buffer(views), pa.py_buffer(data)])
-    return array.cast(pa.binary())
-
-
-def _begins(data: Bytes, at: Ints) -> Bytes:
-    """Return 12 bytes from each position, even if the slice there is shorter.
-
-    Bytes past the end of `data` are arbitrary.
-    """
-    found: Bytes
-    if at.max() + _INLINE <= data.size:
-        found = blocks(data, at, f"V{_INLINE}").view(np.uint8).reshape(-1, _INLINE)
-    else:
-        found = data[np.minimum(at[:, None] + np.arange(_INLINE), data.size - 1)]
-    return found
-
-
-def texts(data: Bytes, at: Ints, sizes: Ints) -> pa.Array:
-    """Return slices of `data` as an Arrow array of texts.
-
-    Bytes that are not UTF-8 become replacement characters, as in Java.
-    """
-    found = slices(data, at, sizes)
-    try:
-        return found.cast(pa.string())
-    except pa.ArrowInvalid:
-        return pa.array([each.decode(errors="replace") for each in found.to_pylist()], pa.string())
-
-
-def list_offsets(rows: Ints, count: int) -> pa.Array:
-    """Return the Arrow offsets of `count` lists. `rows` has the list number of each item, in ascending order."""
-    ends = np.zeros(count + 1, np.int32)
-    np.cumsum(np.bincount(rows, minlength=count), out=ends[1:])
-    return pa.array(ends)
-
-
-_MIDDLE, _END = ord(NAME_VALUE), ord(PAIRS)
-_MARGIN = 16  # bytes after the last property text, so that `slices` never reads past the end
-_FEW = 32  # limit of property names that are searched one by one; Arrow numbers further names
-
-# Positions of the separators before a pair, between name and value, and after the pair.
-_Bounds = tuple[Ints, Ints, Ints]
-
-
-class PropertyPairs:
-    """The properties of many records as pairs of name and value, in order of the records.
-
-    `rows` has the record number of each pair, `codes` the index of its name in `names`. Pairs without name or value are
-    left out.
-    """
-
-    def __init__(self, data: Bytes, at: Ints, sizes: Ints) -> None:
-        """Parse the property texts at positions `at` of `data`; `sizes` are their lengths in bytes."""
-        self.count = at.size
-        # The byte before each text becomes a separator, so that every pair has a separator on either side.
-        text = slices(data, at - 1, sizes + 1)
-        starts = np.frombuffer(text.buffers()[1], np.int32)[: at.size + 1].astype(np.int64)
-        self._text = np.zeros(starts[-1] + _MARGIN, np.uint8)
-        self._text[: starts[-1]] = np.frombuffer(text.buffers()[2] or b"", np.uint8)[: starts[-1]]
-        self._text[starts] = _END
-        pattern = self._pattern(starts)
-        if pattern is not None:
-            begins, middles, ends = ((starts[:-1, None] + places).ravel() for places in pattern)
-            self.rows = np.repeat(np.arange(self.count), pattern[0].size)
-        else:
-            begins, middles, ends = _whole_pairs(self._text)
-            self.rows = np.searchsorted(starts, begins, side="right") - 1
-        self._name_at, self._name_sizes = begins + 1, middles - begins - 1
-        self._value_at, self._value_sizes = middles + 1, ends - middles - 1
-        self.names: list[str] = []
-        self.codes = self._number_names(self.rows.size if pattern is None else pattern[0].size)
-
-    def _pattern(self, starts: Ints) -> _Bounds | None:
-        """Return the pairs of the first text if all texts have the same names at the same positions, else None.
-
-        Most batches have such texts; one comparison of all bytes then replaces the search in each text.
-        """
-        if not self.count or (np.diff(starts) != starts[1]).any():
-            return None
-        each = self._text[: starts[-1]].reshape(self.count, -1)
-        marks = np.flatnonzero(each[0] <= _END)
-        begins, middles, ends = _whole_pairs(self._text[: starts[1] + 1])
-        names = [np.arange(begin, middle) for begin, middle in zip(begins, middles, strict=True)]
-        equal = np.concatenate([marks, *names])
-        if np.count_nonzero(each <= _END) != marks.size * self.count or (each[:, equal] != each[0, equal]).any():
-            return None
-        return begins, middles, ends
-
-    def _number_names(self, count: int) -> Ints:
-        """Return a number per pair, equal for equal names.
-
-        The names of the first `count` pairs repeat in all further pairs. Most batches have few names, so each name is
-        searched in all pairs.
-        """
-        codes = np.full(count, -1, np.int64)
-        left = np.arange(codes.size)
-        while left.size and len(self.names) < _FEW:
-            size = int(self._name_sizes[left[0]])
-            alike = left[self._name_sizes[left] == size]
-            found = blocks(self._text, self._name_at[alike], f"S{size}")
-            same = alike[found == found[0]]
-            codes[same] = len(self.names)
-            self.names.append(self._text[self._name_at[left[0]] :][:size].tobytes().decode(errors="replace"))
-            left = left[codes[left] < 0]
-        if left.size:
-            others = texts(self._text, self._name_at[left], self._name_sizes[left]).dictionary_encode()
-            codes[left] = others.indices.to_numpy() + len(self.names)
-            self.names += others.dictionary.to_pylist()
-        return np.tile(codes, self.rows.size // count) if count else codes
-
-    def value_of(self, name: str) -> pa.Array:
-        """Return the value of property `name` in each record, null for a record without it.
-
-        Of equal names in a record, the last pair counts.
-        """
-        if name not in self.names:
-            return pa.nulls(self.count, pa.string())
-        found = np.flatnonzero(self.codes == self.names.index(name))
-        if found.size == self.count and (self.rows[found] == np.arange(self.count)).all():
-            return self._values(found)
-        places = np.full(self.count, -1, np.int64)
-        places[self.rows[found]] = np.arange(found.size)
-        return self._values(found).take(pa.array(places, mask=places < 0))
-
-    def without(self, names: frozenset[str]) -> tuple[Ints, pa.Array, pa.Array]:
-        """Return record numbers, names and values of the pairs whose name is not in `names`.
-
-        Of equal names in a record, the last pair counts.
-        """
-        wanted = np.array([name not in names for name in self.names], np.bool_)
-        pairs = np.flatnonzero(wanted[self.codes]) if wanted.size else np.empty(0, np.int64)
-        pairs = self._last_of_equal(pairs)
-        codes = pa.array(self.codes[pairs])
-        return self.rows[pairs], pa.array(self.names, pa.string()).take(codes), self._values(pairs)
-
-    def _last_of_equal(self, pairs: Ints) -> Ints:
-        identity = self.rows[pairs] * len(self.names) + self.codes[pairs]
-        different, last = np.unique(identity[::-1], return_index=True)
-        if different.size == pairs.size:
-            return pairs
-        kept: npt.NDArray[np.int64] = np.sort(pairs.size - 1 - last)
-        return pairs[kept]
-
-    def _values(self, pairs: Ints) -> pa.Array:
-        return texts(self._text, self._value_at[pairs], self._value_sizes[pairs])
-
-
-def _whole_pairs(text: Bytes) -> _Bounds:
-    """Return the positions of the separators before, inside and after each pair that has a name and a value."""
-    marks = np.flatnonzero((text == _MIDDLE) | (text == _END))
-    separators = np.flatnonzero(text[marks] == _END)
-    begins, ends = marks[separators[:-1]], marks[separators[1:]]
-    middles = marks[separators[:-1] + 1]  # the next separator: inside the pair, or after a pair without a value
-    whole = (middles > begins + 1) & (ends > middles + 1)
-    if whole.all():
-        return begins, middles, ends
-    return begins[whole], middles[whole], ends[whole]
-
+from pyromq.spark.read.byte_slices import Bytes, Ints, blocks, list_offsets, slices, texts
+from pyromq.spark.read.property_pairs import PropertyPairs
 
 logger = logger_of(__name__)
 
@@ -297,7 +110,7 @@ def to_batch(
     arrays = [records.column(name) for name in columns]
     batch = pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(columns))
     if row_format.tags:  # the broker compares only hashes of tags, and different tags may have one hash
-        batch = batch.filter(pc.is_in(records.property_of(Property.TAGS), pa.array(sorted(row_format.tags))))
+        batch = batch.filter(pc.is_in(records.column("tags"), pa.array(sorted(row_format.tags))))
     return batch
 
 
@@ -385,7 +198,7 @@ class RecordColumns:
         may_be = (self._body_size == 1) & (self._bytes[self._starts + BODY_AT] == TOMBSTONE_BODY[0])
         if not may_be.any():
             return bodies
-        marked = pc.fill_null(pc.equal(self.property_of(TOMBSTONE), "true"), False)
+        marked = pc.fill_null(pc.equal(self.pairs.value_of(TOMBSTONE), "true"), False)
         return pc.if_else(pc.and_(pa.array(may_be), marked), pa.scalar(None, pa.binary()), bodies)
 
     @cached_property
@@ -429,12 +242,8 @@ class RecordColumns:
         names = pa.array([format_address(address.tobytes()) for address in different], pa.string())
         return names.take(pa.array(which.ravel()))
 
-    def property_of(self, name: str) -> pa.Array:
-        """Return the value of property `name` in each record; null for a record without this property."""
-        return self._pairs.value_of(name)
-
     def keys_column(self) -> pa.Array:
-        texts_ = self.property_of(Property.KEYS)
+        texts_ = self.pairs.value_of(Property.KEYS)
         if not texts_.null_count and not pc.any(pc.match_substring(texts_, " ")).as_py():
             return pa.ListArray.from_arrays(pa.array(np.arange(len(self) + 1, dtype=np.int32)), texts_)
         words = pc.split_pattern(pc.fill_null(texts_, ""), " ")
@@ -445,7 +254,7 @@ class RecordColumns:
 
     def properties_column(self) -> pa.Array:
         hidden = frozenset() if self._format.system_properties else RESERVED_PROPERTIES
-        rows, names, values = self._pairs.without(hidden)
+        rows, names, values = self.pairs.without(hidden)
         properties = pa.MapArray.from_arrays(list_offsets(rows, len(self)), names, values)
         if not len(self._compressed) or not (errors := self._decompressed[1]):
             return properties
@@ -453,6 +262,10 @@ class RecordColumns:
         for row, error in errors.items():
             pairs[row] = [pair for pair in pairs[row] if pair[0] != UNDECODABLE] + [(UNDECODABLE, error)]
         return pa.array(pairs, ARROW_TYPES["properties"])
+
+    @cached_property
+    def pairs(self) -> PropertyPairs:
+        return PropertyPairs(self._bytes, self._properties_at, self._properties_size)
 
     @cached_property
     def _body_size(self) -> Ints:
@@ -474,10 +287,6 @@ class RecordColumns:
     def _properties_size(self) -> Ints:
         return blocks(self._bytes, self._properties_at - 2, ">i2").astype(np.int64)
 
-    @cached_property
-    def _pairs(self) -> PropertyPairs:
-        return PropertyPairs(self._bytes, self._properties_at, self._properties_size)
-
 
 _COLUMNS: dict[str, Callable[[RecordColumns], pa.Array]] = {
     "topic": RecordColumns.topic_column,
@@ -485,8 +294,8 @@ _COLUMNS: dict[str, Callable[[RecordColumns], pa.Array]] = {
     "queueId": lambda records: records.int_column("queue_id", "i4"),
     "queueOffset": lambda records: records.int_column("queue_offset", "i8"),
     "msgId": RecordColumns.offset_id_column,
-    "uniqKey": lambda records: records.property_of(Property.UNIQUE_KEY),
-    "tags": lambda records: records.property_of(Property.TAGS),
+    "uniqKey": lambda records: records.pairs.value_of(Property.UNIQUE_KEY),
+    "tags": lambda records: records.pairs.value_of(Property.TAGS),
     "keys": RecordColumns.keys_column,
     "body": RecordColumns.body_column,
     "properties": RecordColumns.properties_column,

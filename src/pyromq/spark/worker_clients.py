@@ -8,12 +8,14 @@ import math
 import os
 import time
 from collections.abc import Callable, Hashable
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from pyromq.client.blocking.consumers import QueueReader
 from pyromq.errors import IllegalName, MQError, TopicNotFound, UsageError
 from pyromq.logs import logger_of
 from pyromq.spark.options import ConnectionOptions
+from pyromq.spark.read.read_options import ReadOptions
+from pyromq.spark.write.sink_options import SinkOptions
 
 logger = logger_of(__name__)
 
@@ -48,15 +50,8 @@ def queue_reader(
     return QueueReader(group, namesrv, timeout=timeout, connections=connections, namespace=namespace)
 
 
-class RetryDeadline(Protocol):
-    """Options with `deadline_ms`: the time for which failed calls are retried."""
-
-    @property
-    def deadline_ms(self) -> int: ...
-
-
 def with_retries(
-    options: RetryDeadline, call: Callable[[], T], *, most_seconds: float = math.inf, planned: bool = False
+    options: ReadOptions | SinkOptions, call: Callable[[], T], *, most_seconds: float = math.inf, planned: bool = False
 ) -> T:
     """Return the result of `call`, which is called again after a retriable error.
 

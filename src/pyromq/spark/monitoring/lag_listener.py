@@ -128,21 +128,13 @@ def queue_lags(end: StreamOffset, latest: StreamOffset, now_ms: int, store_times
 
 def prometheus_text(lags: Iterable[QueryLag]) -> str:
     """Return the lag of queries as Prometheus text."""
-    lags = list(lags)
+    queries = {lag.query: lag for lag in lags}
+    batches = [({"query": query}, lag.batch) for query, lag in queries.items()]
+    rates = [({"query": query}, lag.rows_per_second) for query, lag in queries.items()]
     return (
-        family_text(
-            "pyromq_spark_batch",
-            "counter",
-            "Number of the last micro-batch.",
-            [({"query": q.query}, q.batch) for q in lags],
-        )
-        + family_text(
-            "pyromq_spark_rows_per_second",
-            "gauge",
-            "Rows a second of that batch.",
-            [({"query": q.query}, q.rows_per_second) for q in lags],
-        )
-        + queue_text({q.query: q.queues for q in lags})
+        family_text("pyromq_spark_batch", "counter", "Number of the last micro-batch.", batches)
+        + family_text("pyromq_spark_rows_per_second", "gauge", "Rows a second of that batch.", rates)
+        + queue_text({query: lag.queues for query, lag in queries.items()})
     )
 
 

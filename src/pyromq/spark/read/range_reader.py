@@ -80,18 +80,14 @@ def _joined(options: ReadOptions, pulled: Iterable[tuple[MessageQueue, int, byte
     for queue, found, raw in pulled:
         full = rows >= options.arrow_rows or size >= options.arrow_bytes
         if parts and (full or queue.broker_name != broker_name):
-            yield broker_name, _whole(parts)
+            yield broker_name, b"".join(parts)
             parts, rows, size = [], 0, 0
         parts.append(raw)
         broker_name = queue.broker_name
         rows += found
         size += len(raw)
     if parts:
-        yield broker_name, _whole(parts)
-
-
-def _whole(parts: list[bytes]) -> bytes:
-    return parts[0] if len(parts) == 1 else b"".join(parts)
+        yield broker_name, b"".join(parts)
 
 
 def _ahead(items: Iterator[T]) -> Iterator[T]:

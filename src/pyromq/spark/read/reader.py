@@ -175,20 +175,10 @@ class RefusedStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, why: MQError) -> None:
         self._why = why
 
-    def initialOffset(self) -> dict[str, Any]:
+    def _refuse(self, *_: Any, **__: Any) -> Any:
         raise self._why
 
-    def prepareForTriggerAvailableNow(self) -> None:
-        raise self._why
-
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        raise self._why
-
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        raise self._why
-
-    def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
-        raise self._why
+    initialOffset = prepareForTriggerAvailableNow = latestOffset = partitions = read = _refuse
 
 
 def _partitions(options: ReadOptions, ranges: list[QueueRange]) -> list[InputPartition]:

@@ -48,7 +48,7 @@ def unzipped_python(tmp_path_factory):
     """Return a Python that imports pyspark from its folder.
 
     Spark's own path has a zip file with pyspark and a jar. Python compiles modules of a zip file in each process, and
-    reads the directories of zip file and jar again in each task. Both are half the time of Spark's Python processes.
+    reads the directories of zip file and jar twenty times. Both are a quarter of a second for each Python process.
     """
     python = tmp_path_factory.mktemp("python") / "python3"
     path = shlex.quote(os.environ.get("PYTHONPATH", ""))

@@ -4,11 +4,12 @@ import pickle
 from pathlib import Path
 
 import pytest
+from scripts.documentation.spark_options import connection_documentation
 
 from pyromq import ConnectionConfig, TlsConfig, UsageError
-from pyromq.spark.options import check_kept, connection_documentation
-from pyromq.spark.read.read_options import STREAM, read_options
-from pyromq.spark.write.sink_options import sink_options
+from pyromq.spark.given_options import read_options, sink_options
+from pyromq.spark.options import check_kept
+from pyromq.spark.read.read_options import STREAM
 
 SECRET = {"accessKey": "me", "secretKey": "4711"}
 

@@ -11,10 +11,10 @@ pytest.importorskip("pyspark")
 from pyromq import Admin, Message, Producer
 from pyromq.errors import NoNameServer, TopicNotFound
 from pyromq.message import MessageQueue
+from pyromq.spark.given_options import read_options
 from pyromq.spark.read.bounds import DataLoss
 from pyromq.spark.read.plan import QueueRange
 from pyromq.spark.read.range_reader import bundles, client_of
-from pyromq.spark.read.read_options import read_options
 from pyromq.spark.read.reader import RocketMQReader
 
 TOPIC = "spark-orders"

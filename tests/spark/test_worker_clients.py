@@ -25,7 +25,7 @@ print(gc.get_freeze_count() >= 100_000, gc.get_stats()[2]["collected"] - before 
 FAULTS = """
 import resource, sys
 from pyromq.spark.write.writer import sink_client
-from pyromq.spark.write.sink_options import sink_options
+from pyromq.spark.given_options import sink_options
 
 def faults():
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt

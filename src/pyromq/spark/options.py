@@ -6,24 +6,21 @@ if the option is for both. Spark passes option names in lower case; users write 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import Field, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyromq.client.cluster import environment, namespace
-from pyromq.client.cluster.name_servers import addresses_of, default_namesrv
+from pyromq.client.cluster.name_servers import addresses_of
 from pyromq.errors import UsageError
 from pyromq.spark import option_values as values
-from pyromq.spark.option_values import did_you_mean
 
 if TYPE_CHECKING:
     from pyromq.net.connection_config import ConnectionConfig
 
 NAME_SERVERS, NAMESPACE, SECRET = "namesrvAddr", "namespace", "secretKey"
 OPTIONS_OF_SPARK = frozenset({"checkpointlocation", "queryname"})  # options that Spark adds to the user's options
-SYNONYMS = {"endpoints": NAME_SERVERS}  # other names of options: `endpoints` is the name in RocketMQ 5
 
 
 def option(name: str, read: Callable[[str, str], Any], default: Any, doc: str, *, only: str | None = None) -> Any:
@@ -59,165 +56,11 @@ def checked_by(check: Callable[[str], object]) -> Callable[[str, str], str]:
 
 
 def names_of(options: type) -> list[str]:
-    return [each.metadata["name"] for each in _declared(options)]
+    return [each.metadata["name"] for each in declared(options)]
 
 
-def documentation_of(options: type) -> str:
-    """Return the documentation of the options of a dataclass as a Markdown table."""
-    lines = ["| option | default | meaning |", "|---|---|---|"]
-    for each in _declared(options):
-        only = {"batch": " (batches only)", "stream": " (streams only)"}.get(each.metadata["only"] or "", "")
-        lines.append(f"| `{each.metadata['name']}` | {_default(each)} | {each.metadata['doc']}{only} |")
-    return "\n".join(lines)
-
-
-def read_fields(options: type, given: Mapping[str, str], *, mode: str | None = None) -> dict[str, Any]:
-    """Parse options; return the values by field name, with the connection options as `connecting`.
-
-    Raises `UsageError` naming option, value and allowed values.
-    """
-    connecting, others = split(given)
-    known = {each.metadata["name"].lower(): each for each in _declared(options)}
-    found: dict[str, Any] = {"connecting": connecting}
-    for name, value in _with_name_servers(others).items():
-        declared = known.get(name.lower())
-        if declared is None:
-            raise UsageError(_unknown(name, options))
-        called, only = declared.metadata["name"], declared.metadata["only"]
-        if mode and only not in (None, mode):
-            raise UsageError(f"option {called} is for a {only}, and this is a {mode}; leave the option out")
-        found[declared.name] = declared.metadata["read"](called, value)
-    return found
-
-
-def _declared(options: type) -> list[Field[Any]]:
+def declared(options: type) -> list[Field[Any]]:
     return [each for each in fields(options) if each.metadata]
-
-
-def _default(each: Field[Any]) -> str:
-    if each.default is None or each.default == ():
-        return ""
-    return f"`{str(each.default).lower() if isinstance(each.default, bool) else each.default}`"
-
-
-def _with_name_servers(given: Mapping[str, str]) -> dict[str, str]:
-    """Return the options with synonyms replaced. Missing name servers are taken from this process's environment."""
-    found: dict[str, str] = {}
-    for name, value in given.items():
-        called = SYNONYMS.get(name.lower(), name)
-        if called.lower() == NAME_SERVERS.lower():
-            if NAME_SERVERS in found:
-                raise UsageError(f"options {NAME_SERVERS} and endpoints both name the name servers; give one of them")
-            called = NAME_SERVERS
-        found[called] = value
-    if NAME_SERVERS not in found:
-        addresses_of(None)  # raises an error that names the environment variable, if its value is wrong
-        found[NAME_SERVERS] = default_namesrv()
-    return found
-
-
-def _unknown(name: str, own: type) -> str:
-    """Return the error text for an unknown option, with the option to use, the nearest name, or all names."""
-    from pyromq.spark.read.read_options import ReadOptions
-    from pyromq.spark.write.sink_options import SinkOptions
-
-    (this, here), (that, there) = ("read", _READS), ("write", _WRITES)
-    other: type = SinkOptions
-    if own is SinkOptions:
-        this, here, that, there, other = that, there, this, here, ReadOptions
-    if (meant := _meant(name, here)) is not None:
-        return f"option {name!r} does not exist for a {this}: {meant}"
-    others = {each.lower(): each for each in names_of(other)}
-    if name.lower() in others or _meant(name, there) is not None:
-        return f"option {others.get(name.lower(), name)} is for a {that}, this is a {this}"
-    return f"option {name!r} is unknown; {did_you_mean(name, [*names_of(own), *CONNECTION_OPTIONS])}"
-
-
-def _meant(name: str, advice: Mapping[str, str]) -> str | None:
-    """Return advice for an option name of another connector, for example of Kafka; None for an unknown name."""
-    plain = re.sub(r"[^a-z0-9]", "", _PREFIX.sub("", name, count=1).lower())
-    found = advice.get(plain) or _BOTH.get(plain)
-    if found is None and (of_client := _CLIENT.fullmatch(name)):
-        return f"{of_client[1].lower()}.* is for the client of {of_client[1].capitalize()}, which is not used here"
-    return found
-
-
-def _by_name(advice: Mapping[str, str]) -> dict[str, str]:
-    """Return the advice for each option name. Option names are in lower case without separators."""
-    return {name: text for text, names in advice.items() for name in names.split()}
-
-
-_PREFIX = re.compile(r"(?i)(kafka|pulsar|rocketmq|pyromq|properties|producer|consumer)\.")
-_CLIENT = re.compile(r"(?i)(kafka|pulsar)\..+")
-
-# What to use instead of options of other connectors.
-_READS = _by_name(
-    {
-        "topics to read are given by option subscribe": "topic",
-        "topics to read are given by option subscribe, separated by commas": "topics",
-        "topics to read are given by option subscribe, and load() takes no path": "path paths",
-        "that is option subscribePattern": "topicspattern topicpattern",
-        "the column properties has them": "includeheaders",
-        "that is option startingOffsets": "autooffsetreset scanstartupmode",
-        "that is option commitOffsets": "enableautocommit",
-        "that is option pullBatchSize": "maxpollrecords",
-        "that is option pullTimeoutMs": "polltimeoutms",
-        "that is option pullBytes": "fetchmaxbytes",
-        "that is option maxOffsetsPerTrigger": "rowsperbatch",
-        "that is option tagFilter, or sqlFilter for an expression": "subexpression expression filter",
-        "that is option tagFilter": "tags tag",
-        "that is option minPartitions, or maxPartitions": "numpartitions",
-        "rows of a transaction that is not committed are never read": "isolationlevel",
-    }
-)
-_WRITES = _by_name(
-    {
-        "the topic to write to is given by option topic": "subscribe",
-        "one topic is given by option topic, several by a column topic": "topics",
-        "the topic to write to is given by option topic, and save() takes no path": "path paths",
-        "a write waits until brokers have stored every row; option delivery says what a repetition does": (
-            "acks waitstored"
-        ),
-        "that is option delivery, idempotent or exactlyOnce": "enableidempotence",
-        "that is option delivery, exactlyOnce": "transactionalid",
-        "that is option delivery": "semantic deliveryguarantee sinkdeliveryguarantee",
-        "that is option sendBatchBytes": "batchsize",
-        "that is option maxMessageBytes": "maxrequestsize",
-        "that is option inflight": "maxinflightrequestsperconnection",
-        "that is option deadlineMs": "deliverytimeoutms",
-        "headers are written from the column properties": "includeheaders",
-        "a tag is given by the column tags": "tags tag",
-        "keys are given by the column keys": "keys key",
-        "a queue is chosen by the column queueId or shardingKey": "partition partitioner",
-        "rows are written uncompressed": "compressiontype",
-        "a delay is given by the column delayLevel or deliverTimestamp": "delaytimelevel",
-    }
-)
-_BOTH = _by_name(
-    {
-        "give the name servers as option namesrvAddr, host:port;host:port": (
-            "bootstrapservers servers brokers brokerlist serviceurl adminurl nameserver nameservers nameserveraddr"
-            " nameserveraddress namesrv namesrvaddress address addresses"
-        ),
-        "that is option group": "groupid groupidprefix consumergroup producergroup subscriptionname",
-        "that is option tls, true or false": "usetls tlsenable tlsenabled ssl usessl securityprotocol",
-        "an account is given by options accessKey and secretKey": (
-            "username password saslmechanism sasljaasconfig authparams token accesskeyid accesskeysecret secret"
-            " aclaccesskey"
-        ),
-        "that is option tlsCa": "ssltruststorelocation tlstrustcertsfilepath sslcalocation",
-        "that is option tlsCertificate": "sslkeystorelocation sslcertificatelocation",
-        "that is option tlsKey": "sslkeylocation sslkeypassword",
-        "that is option tlsCheckHost": "sslendpointidentificationalgorithm",
-        "failed requests are retried until deadlineMs": (
-            "retries numretries fetchoffsetnumretries fetchoffsetretryintervalms"
-        ),
-        "that is option deadlineMs": "requesttimeoutms sendmsgtimeout timeout timeoutms",
-        "bodies are bytes: cast them in the query": (
-            "keyserializer valueserializer keydeserializer valuedeserializer schemaregistryurl format valueformat"
-        ),
-    }
-)
 
 
 class _ConnectionOption(NamedTuple):
@@ -327,10 +170,3 @@ def check_kept(options: Mapping[str, str]) -> None:
             f"option {SECRET} would be readable in the catalog: leave it to the environment "
             f"({environment.SECRET_KEY}), or give it with each query, WITH ({SECRET} '...')"
         )
-
-
-def connection_documentation() -> str:
-    """Return the documentation of the connection options as a Markdown table."""
-    lines = ["| option | environment | meaning |", "|---|---|---|"]
-    lines += [f"| `{name}` | `{each.variable}` | {each.doc} |" for name, each in CONNECTION_OPTIONS.items()]
-    return "\n".join(lines)

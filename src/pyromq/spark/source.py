@@ -28,10 +28,11 @@ from pyspark.sql.types import (
 
 from pyromq.errors import MQError, UsageError
 from pyromq.spark.columns import SINK_COLUMNS, SOURCE_COLUMNS
+from pyromq.spark.given_options import read_options, sink_options
 from pyromq.spark.option_values import did_you_mean
 from pyromq.spark.options import OPTIONS_OF_SPARK, check_kept
-from pyromq.spark.read.read_options import BATCH, STREAM, ReadOptions, read_options
-from pyromq.spark.write.sink_options import SinkOptions, check_columns, sink_options
+from pyromq.spark.read.read_options import BATCH, STREAM, ReadOptions
+from pyromq.spark.write.sink_options import SinkOptions, check_columns
 
 if TYPE_CHECKING:
     from pyromq.spark.read.reader import RefusedStream, RocketMQReader, RocketMQStreamReader

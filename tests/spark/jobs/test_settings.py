@@ -12,9 +12,9 @@ ARCHIVE = {"to": "/lake", "topics": "orders", "checkpoint": "/checkpoint"}
 
 
 def test_settings_of_all_parts_are_given_side_by_side():
-    settings = build(Archive, ARCHIVE | {"once": True, "namesrv": "a:1", "conf": ["x=1"]})
+    settings = build(Archive, ARCHIVE | {"once": True, "namesrv": "a:1", "conf": ["spark.x=1"]})
     assert (settings.to, settings.stream.topics, settings.stream.once) == ("/lake", "orders", True)
-    assert (settings.session.namesrv, settings.session.conf) == ("a:1", ("x=1",))
+    assert (settings.session.namesrv, settings.session.conf) == ("a:1", ("spark.x=1",))
 
 
 @pytest.mark.parametrize(
@@ -148,9 +148,3 @@ def test_pairs_are_split_at_the_first_equals_sign():
 def test_what_only_counts_needs_no_name():
     assert build(JOBS["replay"], {"archive": "/lake", "topic": "orders", "dry_run": True}).job == ""
     assert build(JOBS["redrive"], {"group": "billing", "dry_run": True}).job == ""
-
-
-@pytest.mark.parametrize(("old", "new"), [("Session", "SessionSettings"), ("Stream", "StreamSettings")])
-def test_old_names_of_settings_are_deprecated(old, new):
-    with pytest.deprecated_call(match=new):
-        assert getattr(settings, old) is getattr(settings, new)

@@ -4,8 +4,8 @@ import pytest
 
 from pyromq.errors import TopicNotFound, UsageError
 from pyromq.message import MessageQueue
+from pyromq.spark.given_options import read_options
 from pyromq.spark.read.bounds import DataLoss, ReadBounds
-from pyromq.spark.read.read_options import read_options
 
 BEGAN = 10**12  # ms since 1970
 FIRST, SECOND = MessageQueue("x", "b", 0), MessageQueue("x", "b", 1)

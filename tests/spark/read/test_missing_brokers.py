@@ -11,10 +11,10 @@ from pyromq import Message
 from pyromq.client.blocking.consumers import QueueReader
 from pyromq.errors import Unavailable
 from pyromq.message import MessageQueue
+from pyromq.spark.given_options import read_options
 from pyromq.spark.read.bounds import DataLoss, ReadBounds
 from pyromq.spark.read.plan import QueueRange
 from pyromq.spark.read.range_reader import read_ranges
-from pyromq.spark.read.read_options import read_options
 from pyromq.spark.read.stream_offset import StreamOffset, read_stream_offset
 from pyromq.spark.read.stream_planning import StreamPlanning
 from pyromq.spark.worker_clients import with_retries

@@ -4,12 +4,12 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
+from scripts.documentation.spark_options import documentation_of
 
 from pyromq.errors import MQError, SubscriptionParseFailed, UsageError
 from pyromq.message import MessageQueue
-from pyromq.spark.options import documentation_of
-from pyromq.spark.read.read_options import ReadOptions, read_options
-from pyromq.spark.write.sink_options import sink_options
+from pyromq.spark.given_options import read_options
+from pyromq.spark.read.read_options import ReadOptions
 
 
 def test_names_are_read_in_any_case_as_spark_hands_them_over():
@@ -33,8 +33,6 @@ def test_offsets_are_given_by_topic_broker_and_queue():
 @pytest.mark.parametrize(
     ("given", "text"),
     [
-        ({"subscribe": "x", "startingOfsets": "latest"}, "did you mean startingOffsets"),
-        ({"subscribe": "x", "retries": "3"}, "retried until deadlineMs"),
         ({"subscribe": "x", "maxPartitions": "0"}, "maxPartitions is '0'"),
         ({"subscribe": "x", "pullBatchSize": "9" * 10}, "pullBatchSize is '9999999999'; .* from 1 to 2147483647"),
         ({"subscribe": "x", "pullBytes": "9g"}, "pullBytes is '9g'; write bytes from 1 to"),
@@ -80,18 +78,6 @@ def test_a_mistake_is_named_with_what_to_write(given, text):
 @pytest.mark.parametrize(
     ("given", "text"),
     [
-        ({"topic": "x"}, "option 'topic' does not exist for a read: topics to read are given by option subscribe"),
-        ({"kafka.bootstrap.servers": "a:1"}, "give the name servers as option namesrvAddr"),
-        ({"bootstrap_servers": "a:1"}, "give the name servers as option namesrvAddr"),
-        ({"groupIdPrefix": "x"}, "that is option group"),
-        ({"kafka.group.id": "x"}, "that is option group"),
-        ({"kafka.fetch.min.bytes": "1"}, "kafka.* is for the client of Kafka, which is not used here"),
-        ({"topicsPattern": "x.*"}, "that is option subscribePattern"),
-        ({"delivery": "exactlyOnce"}, "option delivery is for a write, this is a read"),
-        ({"acks": "all"}, "option acks is for a write, this is a read"),
-        ({"tlsServrName": "x"}, "did you mean tlsServerName?"),
-        ({"starting_offsets": "earliest"}, "did you mean startingOffsets?"),
-        ({"namesrvAddr": "a:1", "endpoints": "b:1"}, "options namesrvAddr and endpoints"),
         ({"namesrvAddr": "a"}, "option namesrvAddr is 'a': name server address 'a' is not host:port"),
         ({"subscribe": "a b"}, "option subscribe is 'a b': The specified topic[a b] contains illegal characters"),
         ({"subscribe": "orders-*"}, "a pattern is given by option subscribePattern"),
@@ -119,7 +105,7 @@ def test_a_mistake_is_named_with_what_to_write(given, text):
         ),
     ],
 )
-def test_a_name_of_another_connector_or_a_misleading_value_is_told(given, text):
+def test_a_misleading_value_is_told(given, text):
     with pytest.raises(MQError) as caught:
         read_options({"subscribe": "x"} | given)
     assert text in str(caught.value)
@@ -150,10 +136,3 @@ def test_every_option_is_documented():
 def test_the_page_for_users_has_the_options_as_they_are():
     page = Path(__file__).parents[3] / "docs" / "spark-reading.md"
     assert documentation_of(ReadOptions) in page.read_text()
-
-
-def test_the_drivers_environment_names_the_name_servers_unless_an_option_does(monkeypatch):
-    monkeypatch.setenv("NAMESRV_ADDR", "a:1")
-    assert read_options({"subscribe": "t"}).namesrv == sink_options({}).namesrv == "a:1"
-    for name in ("namesrvAddr", "namesrvaddr", "endpoints"):
-        assert read_options({"subscribe": "t", name: "b:2"}).namesrv == sink_options({name: "b:2"}).namesrv == "b:2"

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from pyromq.client.producer.batch_transactions import AttemptResult
 from pyromq.clock import SystemClock
-from pyromq.spark.write.sink_options import sink_options
+from pyromq.spark.given_options import sink_options
 from pyromq.spark.write.sink_task import SinkTask, TaskName
 from pyromq.spark.write.writer import sink_client
 from pyromq.testing import Cluster

@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 from pyromq.errors import IllegalMessage, UsageError
 from pyromq.message import decode_properties
 from pyromq.record import decode_batch
+from pyromq.spark.given_options import sink_options
 from pyromq.spark.write.message_columns import MessageReader, dead_letter
-from pyromq.spark.write.sink_options import check_columns, sink_options
+from pyromq.spark.write.sink_options import check_columns
 
 
 def read(columns, **given):

@@ -11,8 +11,8 @@ from tests.spark.serving import Served, numbers_seen
 
 from pyromq import Admin
 from pyromq.errors import NoNameServer, TopicNotFound
+from pyromq.spark.given_options import sink_options
 from pyromq.spark.worker_clients import with_retries
-from pyromq.spark.write.sink_options import sink_options
 from pyromq.spark.write.sink_task import SinkTask, TaskName
 from pyromq.spark.write.writer import check_reachable, commit_reports, sink_client
 

@@ -10,8 +10,8 @@ from pyromq.client.producer.pending_send import queue_for_key
 from pyromq.errors import UsageError
 from pyromq.message import MessageQueue
 from pyromq.record import decode_batch
+from pyromq.spark.given_options import sink_options
 from pyromq.spark.write.message_columns import MessageReader
-from pyromq.spark.write.sink_options import sink_options
 from pyromq.spark.write.sink_task import OpenRuns
 
 TYPES = {"body": pa.binary(), "queueId": pa.int32(), "brokerName": pa.string(), "shardingKey": pa.string()}

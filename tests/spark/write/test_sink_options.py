@@ -3,10 +3,11 @@
 from pathlib import Path
 
 import pytest
+from scripts.documentation.spark_options import documentation_of
 
 from pyromq.errors import UsageError
-from pyromq.spark.options import documentation_of
-from pyromq.spark.write.sink_options import SinkOptions, sink_options
+from pyromq.spark.given_options import sink_options
+from pyromq.spark.write.sink_options import SinkOptions
 
 
 def test_names_are_taken_in_any_case_and_values_by_their_units():
@@ -15,14 +16,9 @@ def test_names_are_taken_in_any_case_and_values_by_their_units():
     assert options.delivery == "exactlyOnce"
 
 
-def test_name_servers_have_two_names():
-    assert sink_options({"endpoints": "a:1"}).namesrv == "a:1"
-
-
 @pytest.mark.parametrize(
     ("given", "text"),
     [
-        ({"topci": "orders"}, "option 'topci' is unknown; did you mean topic?"),
         (
             {"topic": "no spaces"},
             "option topic is 'no spaces': The specified topic[no spaces] contains illegal characters",
@@ -43,10 +39,6 @@ def test_name_servers_have_two_names():
         ({"group": "a b"}, "option group is 'a b'"),
         ({"namesrvAddr": " "}, "option namesrvAddr is empty"),
         ({"orderBy": "key"}, "option orderBy is 'key'; write queueId or shardingKey"),
-        ({"subscribe": "x"}, "option 'subscribe' does not exist for a write: the topic to write to is given by option"),
-        ({"acks": "all"}, "a write waits until brokers have stored every row"),
-        ({"kafka.acks": "all"}, "a write waits until brokers have stored every row"),
-        ({"startingOffsets": "earliest"}, "option startingOffsets is for a read, this is a write"),
         ({"topic": "SCHEDULE_TOPIC_XXXX"}, "only brokers write to this topic"),
         ({"extraColumns": "ignore"}, "option extraColumns is 'ignore'; write fail or properties or drop"),
     ],

@@ -16,7 +16,7 @@ from pyromq import Admin, PullConsumer
 from pyromq.clock import SystemClock
 from pyromq.errors import BatchDecided, MessageRefused, TopicNotFound, Unavailable, UsageError
 from pyromq.message import MessageQueue
-from pyromq.spark.write.sink_options import sink_options
+from pyromq.spark.given_options import sink_options
 from pyromq.spark.write.sink_task import SinkTask, TaskName
 from pyromq.spark.write.writer import commit_reports, sink_client, wait_until_visible
 from pyromq.testing import Cluster

@@ -72,12 +72,15 @@ _LETTERS = {"namesrv": ("-n",), "group": ("-g",), "topic": ("-t",), "key": ("-k"
 
 
 def _run(name: str, file: Path | None, output: str, **given: Any) -> int:
+    from pyromq.spark.jobs.job_options import check_options
+
     job = JOBS[name]
+    export_to_environment()
     with _usage(), _naming_flags(job, file):
         values = _from_file(file) | {key: value for key, value in given.items() if value not in (None, ())}
         settings = build(job, values)
+        check_options(name, settings)
     _check_java()
-    export_to_environment()
     _choose_python(settings.session.master, settings.session.conf)
     with _naming_flags(job, file):
         summary = _with_progress(lambda show: run(name, settings, show))
@@ -89,10 +92,10 @@ def _run(name: str, file: Path | None, output: str, **given: Any) -> int:
 
 @contextmanager
 def _usage() -> Iterator[None]:
-    """Turn `UsageError` into `click.UsageError`, with exit code 2: the settings are wrong. Failed jobs exit with 1."""
+    """Turn an error into `click.UsageError`, with exit code 2: the settings are wrong. Failed jobs exit with 1."""
     try:
         yield
-    except UsageError as error:
+    except MQError as error:
         raise click.UsageError(one_line(error)) from error
 
 
@@ -224,9 +227,10 @@ def describe(checkpoint: Path, namesrv: str, reset: str | None, yes: bool, outpu
 
     Stop the query before a reset.
     """
+    from pyromq.spark.given_options import read_options
     from pyromq.spark.monitoring.query_checkpoint import describe as described
     from pyromq.spark.monitoring.query_checkpoint import read_checkpoint, reset_to
-    from pyromq.spark.read.read_options import STREAM, read_options
+    from pyromq.spark.read.read_options import STREAM
 
     export_to_environment()
     if reset is not None:
@@ -246,11 +250,13 @@ def describe(checkpoint: Path, namesrv: str, reset: str | None, yes: bool, outpu
 @namesrv_option
 def init(folder: Path, topic: str, namesrv: str) -> None:
     """Write a project for Spark's Declarative Pipelines into a new FOLDER: a table of TOPIC, and a view of it."""
+    from pyromq.client.cluster.name_servers import addresses_of
     from pyromq.names import check_topic
     from pyromq.spark.pipeline_template import write_project
 
     with _usage():
         check_topic(topic)
+        addresses_of(namesrv)
     for path in write_project(folder, topic=topic, namesrv=namesrv):
         click.echo(path)
     click.echo(f"run it with {folder / 'run'}", err=True)

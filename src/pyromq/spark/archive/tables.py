@@ -334,6 +334,10 @@ class DeltaTable:
             )
         return True
 
+    def file_uris(self) -> list[str]:
+        """Return the URIs of the files that readers see."""
+        return [str(uri) for uri in self._delta.DeltaTable(self._location).file_uris()]
+
     def _action(self, file: ArchiveFile) -> Any:
         return self._transactions.AddAction(
             file.path,

@@ -9,10 +9,9 @@ from pyromq.spark.jobs.settings import Archive, Summary
 
 
 def run(settings: Archive, tell: Tell) -> Summary:
-    """Copy topics into an archive and return the summary.
+    """Copy topics into an archive and return the summary, as `run_stream` does.
 
-    With setting `once` the job ends after the present messages, else at Ctrl-C. Raises the error of the streaming
-    query, and `UsageError` for wrong settings.
+    Raises `UsageError` for wrong settings.
     """
     open_table(settings.to, settings.format)  # raises `UsageError` for wrong settings before Spark starts
     spark = open_session(settings.session)

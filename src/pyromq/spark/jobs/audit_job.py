@@ -16,12 +16,14 @@ from pyromq.client.blocking.consumers import QueueReader
 from pyromq.errors import TopicNotFound, UsageError
 from pyromq.message import MessageQueue
 from pyromq.plural import counted
+from pyromq.spark.given_options import read_options
+from pyromq.spark.jobs.job_options import audit_options, copies_options
 from pyromq.spark.jobs.runner import Tell
-from pyromq.spark.jobs.session import copies_options, open_session, read_archive, read_copies
-from pyromq.spark.jobs.settings import Audit, Summary, pairs
+from pyromq.spark.jobs.session import open_session, read_archive, read_copies
+from pyromq.spark.jobs.settings import Audit, Summary
 from pyromq.spark.option_values import listed
 from pyromq.spark.read.bounds import ReadBounds
-from pyromq.spark.read.read_options import ReadOptions, read_options
+from pyromq.spark.read.read_options import ReadOptions
 from pyromq.spark.worker_clients import queue_reader, with_retries
 
 PLACE = ["topic", "brokerName", "queueId"]
@@ -107,8 +109,7 @@ def _bounds(settings: Audit, namesrv: str, topics: list[str], counted: Collectio
     """
     if not topics:
         return {}
-    given = {"namesrvAddr": namesrv, "subscribe": ",".join(topics)}
-    options = read_options(given | pairs(settings.option))
+    options = read_options(audit_options(settings, namesrv, topics))
     with queue_reader(GROUP, options.namesrv, options.connecting) as reader:
         return with_retries(options, lambda: _bounds_at_brokers(options, reader, counted))
 
@@ -157,7 +158,7 @@ def _mirror(spark: SparkSession, settings: Audit) -> list[dict[str, Any]]:
     Property ORIGIN of each copy (CLUSTER:TOPIC/BROKER/QUEUE/OFFSET) names its original.
     """
     topic = settings.mirror
-    copies = read_copies(spark, copies_options(settings.session.namesrv, [topic], settings.option))
+    copies = read_copies(spark, copies_options(settings, [topic]))
     by_copy = Window.partitionBy(*PLACE, "at").orderBy("queueOffset")
     backwards = F.coalesce(F.col("origin") < F.lag("origin").over(by_copy), F.lit(False))
     counted = {

@@ -12,6 +12,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from pyromq.errors import UsageError
 from pyromq.logs import logger_of
+from pyromq.spark.jobs.job_options import window_options
 from pyromq.spark.jobs.runner import Tell, run_stream
 from pyromq.spark.jobs.session import open_session, open_stream
 from pyromq.spark.jobs.settings import Metrics, Summary, spark_interval
@@ -24,10 +25,9 @@ FIGURES = ("messages", "bytes", "messages_per_second", "delay_p50_ms", "delay_p9
 
 
 def run(settings: Metrics, tell: Tell) -> Summary:
-    """Count messages in windows of time and return the summary.
+    """Count messages in windows of time and return the summary, as `run_stream` does.
 
-    With setting `once` the job ends after the present messages, else at Ctrl-C. Raises the error of the streaming
-    query, and `UsageError` for wrong settings.
+    Raises `UsageError` for wrong settings.
     """
     spark = open_session(settings.session)
     frame = windows(open_stream(spark, "metrics", settings), settings)
@@ -100,7 +100,7 @@ def _writer(frame: DataFrame, settings: Metrics) -> DataStreamWriter:
         F.col("topic").alias("keys"),
         F.lit("metrics").alias("tags"),
     )
-    options = {"namesrvAddr": settings.session.namesrv, "topic": settings.to_topic, "delivery": settings.delivery}
+    options = window_options(settings)
     if settings.mode == "append":
         return messages.writeStream.format("rocketmq").options(**options)
     # Spark has no update mode for sinks in Python; named batch writes have the same effect.

@@ -5,7 +5,7 @@ Property ORIGIN of a copy names the original; copies are not mirrored back.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -16,23 +16,22 @@ from pyromq.client.cluster.namespace import namespace_of
 from pyromq.errors import UsageError
 from pyromq.message import MessageQueue
 from pyromq.spark.columns import ORIGIN
+from pyromq.spark.given_options import read_options
+from pyromq.spark.jobs.job_options import copies_options, mirror_options, source_options
 from pyromq.spark.jobs.runner import Tell, run_stream
 from pyromq.spark.jobs.session import (
-    COPIES,
     copied_columns,
-    copies_options,
     open_session,
     open_stream,
     origin_of,
     own_properties,
     read_copies,
     same_queue,
-    source_options,
 )
-from pyromq.spark.jobs.settings import Mirror, Summary, pairs
+from pyromq.spark.jobs.settings import Mirror, Summary
 from pyromq.spark.option_values import listed
 from pyromq.spark.read.bounds import ReadBounds
-from pyromq.spark.read.read_options import STREAM, ReadOptions, read_options
+from pyromq.spark.read.read_options import STREAM, ReadOptions
 from pyromq.spark.worker_clients import queue_reader, with_retries
 
 READER = "pyromq-spark-mirror"
@@ -40,19 +39,16 @@ OFFSET_SCHEMA = "topic string, brokerName string, queueId int, group string, sto
 
 
 def run(settings: Mirror, tell: Tell) -> Summary:
-    """Copy topics into another cluster and return the summary.
+    """Copy topics into another cluster and return the summary, as `run_stream` does.
 
-    With setting `once` the job ends after the present messages, else at Ctrl-C. Raises the error of the streaming
-    query, and `UsageError` for wrong settings.
+    Raises `UsageError` for wrong settings.
     """
     topics = settings.topics
     spark = open_session(settings.session)
     queue = with_retries(_source(settings), lambda: queue_columns(settings, topics))
     frame = copies(open_stream(spark, "mirror", settings), settings, queue)
-    options = {"namesrvAddr": settings.to_namesrv, "delivery": settings.delivery} | COPIES | pairs(settings.to_option)
-    if settings.to_topic:  # the topic is part of the write's name: a copied checkpoint may have another topic
-        options["topic"] = settings.to_topic
-    summary = run_stream("mirror", frame.writeStream.format("rocketmq").options(**options), settings, tell)
+    writer = frame.writeStream.format("rocketmq").options(**mirror_options(settings))
+    summary = run_stream("mirror", writer, settings, tell)
     groups = listed(settings.groups)
     if not groups:
         return summary
@@ -63,10 +59,6 @@ def run(settings: Mirror, tell: Tell) -> Summary:
 
 def _source(settings: Mirror) -> ReadOptions:
     return read_options(source_options("mirror", settings), STREAM)
-
-
-def _target(settings: Mirror, topics: Iterable[str]) -> ReadOptions:
-    return read_options(copies_options(settings.to_namesrv, topics, settings.stream.option, settings.to_option))
 
 
 def copies(messages: DataFrame, settings: Mirror, queue: Sequence[Column]) -> DataFrame:
@@ -90,7 +82,7 @@ def queue_columns(settings: Mirror, topics: Sequence[str]) -> list[Column]:
     until the broker is back.
     """
     copies = {topic: settings.to_topic or topic for topic in topics}
-    target = _target(settings, copies.values())
+    target = read_options(copies_options(settings, copies.values()))
     with queue_reader(READER, target.namesrv, target.connecting) as reader:
         ReadBounds(target, reader).check_absent()
         return same_queue(reader, copies)
@@ -109,7 +101,7 @@ def carry_over(
     """
     copy = settings.to_topic or topic
     stored = _committed_offsets(settings, topic, groups, brokers)
-    target = _target(settings, [copy])
+    target = read_options(copies_options(settings, [copy]))
     with queue_reader(READER, target.namesrv, target.connecting) as reader:
         ends = {queue: most for queue, (_, most) in reader.bounds([copy]).items()}
         unconsumed = _first_unconsumed(spark, settings, copy, stored)
@@ -154,8 +146,7 @@ def _first_unconsumed(
     A queue without such a copy is missing in the result.
     """
     table = spark.createDataFrame(stored, OFFSET_SCHEMA)
-    options = copies_options(settings.to_namesrv, [copy], settings.stream.option, settings.to_option)
-    copies = read_copies(spark, options)
+    copies = read_copies(spark, copies_options(settings, [copy]))
     unconsumed = copies.join(F.broadcast(table), ["topic", "brokerName", "queueId"]).where("origin >= stored")
     rows = unconsumed.groupBy("group", "at").agg(F.min("queueOffset").alias("first")).collect()
     return {(row.group, MessageQueue(copy, row.at.brokerName, row.at.queueId)): row.first for row in rows}

@@ -5,8 +5,6 @@ Messages with too many redrives go to a parking topic.
 
 from __future__ import annotations
 
-from typing import Any
-
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.column import Column
@@ -16,6 +14,8 @@ from pyromq.message import Property
 from pyromq.names import check_group, dead_letter_topic
 from pyromq.plural import counted
 from pyromq.spark.columns import REDRIVES
+from pyromq.spark.given_options import read_options
+from pyromq.spark.jobs.job_options import dead_letter_options, write_options
 from pyromq.spark.jobs.runner import Tell
 from pyromq.spark.jobs.session import (
     copied_columns,
@@ -24,10 +24,9 @@ from pyromq.spark.jobs.session import (
     own_properties,
     stored_between,
     with_property,
-    write_options,
 )
-from pyromq.spark.jobs.settings import Redrive, Summary, pairs
-from pyromq.spark.read.read_options import ReadOptions, read_options
+from pyromq.spark.jobs.settings import Redrive, Summary
+from pyromq.spark.read.read_options import ReadOptions
 from pyromq.spark.worker_clients import queue_reader, with_retries
 
 
@@ -37,22 +36,16 @@ def run(settings: Redrive, tell: Tell) -> Summary:
     Raises `UsageError` for wrong settings, `TopicNotFound` if the group has no dead letters.
     """
     check_group(settings.group)
-    source = {
-        "namesrvAddr": settings.session.namesrv,
-        "subscribe": dead_letter_topic(settings.group),
-        "systemProperties": "true",
-        "onUndecodable": "raw",  # bodies that cannot be decompressed are sent as stored, with property UNDECODABLE
-    } | pairs(settings.option)
+    source = dead_letter_options(settings)
     _check_exists(settings.group, read_options(source))
     spark = open_session(settings.session)
     chosen = _chosen(spark.read.format("rocketmq").options(**source).load(), settings)
     letters = chosen.withColumn("destination", _destination(settings))
     by = ("destination", _reason().alias("reason"), _property(Property.DAMAGED).isNotNull().alias("damaged"))
-    found = letters.groupBy(*by).count().collect()
-    refused = sum(each["count"] for each in found if each.damaged)
+    found = letters.groupBy(*by).agg(F.count("*").alias("messages")).orderBy("destination", "reason").collect()
+    refused = sum(each.messages for each in found if each.damaged)
     notes = _refusals(refused) if refused else ()
-    rows = [_row(each) for each in found if not each.damaged]
-    rows = sorted(rows, key=lambda row: (row["destination"] or "", row["reason"] or ""))
+    rows = [{name: each[name] for name in ("destination", "reason", "messages")} for each in found if not each.damaged]
     if lost := sum(row["messages"] for row in rows if row["destination"] is None):
         raise UsageError(
             f"{counted(lost, 'dead letter has', 'dead letters have')} no original topic; give setting to_topic"
@@ -112,7 +105,3 @@ def _destination(settings: Redrive) -> Column:
 def _messages(letters: DataFrame) -> DataFrame:
     properties = with_property(own_properties(), REDRIVES, (_redrives() + 1).cast("string"))
     return letters.select(F.col("destination").alias("topic"), *copied_columns(origin_of("dlq"), properties))
-
-
-def _row(counted: Any) -> dict[str, Any]:
-    return {"destination": counted.destination, "reason": counted.reason, "messages": counted["count"]}

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from pyromq.plural import counted
+from pyromq.spark.jobs.job_options import write_options
 from pyromq.spark.jobs.runner import Tell
 from pyromq.spark.jobs.session import (
     copied_columns,
@@ -20,7 +20,6 @@ from pyromq.spark.jobs.session import (
     read_archive,
     same_queue,
     stored_between,
-    write_options,
 )
 from pyromq.spark.jobs.settings import Replay, Summary
 from pyromq.spark.options import BY_ENVIRONMENT
@@ -37,8 +36,8 @@ def run(settings: Replay, tell: Tell) -> Summary:
     """
     spark = open_session(settings.session)
     chosen = _chosen(read_archive(spark, settings.archive, settings.format), settings)
-    rows = [_row(each) for each in chosen.groupBy("topic", "brokerName", "queueId").count().collect()]
-    rows = sorted(rows, key=lambda row: (row["topic"], row["broker"], row["queue"]))
+    counts = chosen.groupBy("topic", "brokerName", "queueId").count().toDF("topic", "broker", "queue", "messages")
+    rows = [each.asDict() for each in counts.orderBy("topic", "broker", "queue").collect()]
     total = sum(row["messages"] for row in rows)
     place = settings.to_topic or settings.topic
     if settings.dry_run or not total:
@@ -46,8 +45,7 @@ def run(settings: Replay, tell: Tell) -> Summary:
     frame = _messages(_in_order(chosen), settings)
     if settings.rate:
         frame = _limited(frame, settings.rate)
-    options = write_options(settings, topic=place)
-    frame.write.format("rocketmq").mode("append").options(**options).save()
+    frame.write.format("rocketmq").mode("append").options(**write_options(settings)).save()
     tell(total)
     return Summary(rows, (f"{counted(total, 'message')} sent to {place}",))
 
@@ -93,12 +91,3 @@ def _limited(frame: DataFrame, rate: int) -> DataFrame:
                 time.sleep(max(began + passed / allowed - time.monotonic(), 0))
 
     return frame.coalesce(tasks).mapInArrow(slowly, frame.schema)
-
-
-def _row(counted: Any) -> dict[str, Any]:
-    return {
-        "topic": counted.topic,
-        "broker": counted.brokerName,
-        "queue": counted.queueId,
-        "messages": counted["count"],
-    }

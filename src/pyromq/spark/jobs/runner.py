@@ -17,7 +17,8 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from pyromq.logs import logger_of
 from pyromq.plural import counted
-from pyromq.spark.jobs.session import StreamJobSettings, beginning
+from pyromq.spark.jobs.job_options import StreamJob
+from pyromq.spark.jobs.session import beginning
 from pyromq.spark.jobs.settings import Summary, pairs, spark_interval
 from pyromq.spark.monitoring.lag_listener import LagListener
 from pyromq.spark.options import split
@@ -34,7 +35,7 @@ Tell = Callable[[int], None]
 LOOK_SECONDS = 0.5  # between reads of Spark's progress: Spark keeps 100 reports, and a batch takes longer than 5 ms
 
 
-def run_stream(job: str, writer: DataStreamWriter, settings: StreamJobSettings, tell: Tell) -> Summary:
+def run_stream(job: str, writer: DataStreamWriter, settings: StreamJob, tell: Tell) -> Summary:
     """Run the streaming query of a job and return the summary.
 
     With setting `once` the query ends after the present messages, else at Ctrl-C. Raises the error of the query. The
@@ -45,8 +46,8 @@ def run_stream(job: str, writer: DataStreamWriter, settings: StreamJobSettings, 
     totals = Totals(beginning(job, settings))
     listener = LagListener(
         namesrv=settings.session.namesrv,
-        json_file=_path(stream.lag_json),
-        prometheus=_path(stream.lag_prometheus),
+        json_file=Path(stream.lag_json) if stream.lag_json else None,
+        prometheus=Path(stream.lag_prometheus) if stream.lag_prometheus else None,
         connecting=split(pairs(stream.option))[0],
     )
     try:
@@ -107,10 +108,6 @@ def _note_lag(lag: LagListener, report: str) -> None:
         lag.note(report)
     except OSError as error:
         logger.warning("the lag cannot be written: %s", error)
-
-
-def _path(text: str) -> Path | None:
-    return Path(text) if text else None
 
 
 class Totals:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any, Protocol
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
@@ -15,15 +14,15 @@ from pyspark.sql.column import Column
 from pyromq.client.blocking.consumers import QueueReader
 from pyromq.clock import SystemClock
 from pyromq.errors import UsageError
-from pyromq.extras import install_command
 from pyromq.message import RESERVED_PROPERTIES
 from pyromq.spark.archive.sink import ArchiveSink
-from pyromq.spark.archive.tables import holds_delta
+from pyromq.spark.archive.tables import DeltaTable, holds_delta
 from pyromq.spark.columns import ORIGIN
-from pyromq.spark.jobs.settings import GROUP_PREFIX, SessionSettings, StreamSettings, options_of, pairs
+from pyromq.spark.given_options import read_options
+from pyromq.spark.jobs.job_options import StreamJob, source_options
+from pyromq.spark.jobs.settings import SessionSettings, pairs
 from pyromq.spark.micro_batch import PLANNED, StreamCheckpoint
-from pyromq.spark.options import split
-from pyromq.spark.read.read_options import STREAM, read_options
+from pyromq.spark.read.read_options import STREAM
 from pyromq.spark.read.stream_offset import StreamOffset
 from pyromq.spark.read.stream_planning import StreamPlanning
 from pyromq.spark.threads import use_session
@@ -40,9 +39,6 @@ LOCAL = {
     # Job metrics has a task and a state file per shuffle partition in each micro-batch; Spark's default is 200.
     "spark.sql.shuffle.partitions": str(os.cpu_count() or 1),
 }
-BY_TIME = {"startingtimestamp", "startingoffsetsbytimestamp"}  # source options that replace startingOffsets
-ABSENT_BROKERS = {"retiredbrokers", "deadlinems", "failondataloss"}  # source options about missing brokers
-COPIES = {"verifyTags": "false", "nullBody": "tombstone"}  # sink options that write copies of messages unchanged
 
 
 def open_session(settings: SessionSettings) -> SparkSession:
@@ -60,17 +56,7 @@ def open_session(settings: SessionSettings) -> SparkSession:
     return spark
 
 
-class StreamJobSettings(Protocol):
-    """The settings of a job that reads topics as a stream."""
-
-    @property
-    def stream(self) -> StreamSettings: ...
-
-    @property
-    def session(self) -> SessionSettings: ...
-
-
-def open_stream(spark: SparkSession, job: str, settings: StreamJobSettings) -> DataFrame:
+def open_stream(spark: SparkSession, job: str, settings: StreamJob) -> DataFrame:
     """Return a streaming DataFrame of the job's topics.
 
     The job's offsets are stored at the brokers under the job's group.
@@ -78,26 +64,7 @@ def open_stream(spark: SparkSession, job: str, settings: StreamJobSettings) -> D
     return spark.readStream.format("rocketmq").options(**source_options(job, settings)).load()
 
 
-def source_options(job: str, settings: StreamJobSettings) -> dict[str, str]:
-    """Return the options of source `rocketmq` for a job that reads a stream.
-
-    The user's setting `option` overrides other settings.
-    """
-    stream = settings.stream
-    options = options_of(settings.session) | options_of(stream)
-    if not stream.group:
-        topics = "-".join(topic.strip() for topic in stream.topics.split(",")).replace("%", "")
-        options["group"] = GROUP_PREFIX + f"{job}-{topics}"[:200]
-    # Bodies that cannot be decompressed are copied as stored, with property UNDECODABLE.
-    options["onUndecodable"] = "raw"
-    given = pairs(stream.option)
-    lower = {name.lower() for name in given}
-    if BY_TIME & lower:
-        del options["startingOffsets"]
-    return {name: value for name, value in options.items() if name.lower() not in lower} | given
-
-
-def beginning(job: str, settings: StreamJobSettings) -> StreamOffset:
+def beginning(job: str, settings: StreamJob) -> StreamOffset:
     """Return the offset where a job without a checkpoint begins, which Spark does not report.
 
     Raises the brokers' errors. Return an empty offset for a job with a checkpoint: no broker is asked, since the topics
@@ -127,19 +94,11 @@ def read_archive(spark: SparkSession, location: str, form: str) -> DataFrame:
         raise UsageError(f"the archive at {location} is a Delta table; give --format delta")
     spark.conf.set("spark.sql.sources.partitionColumnTypeInference.enabled", "false")
     if form == "delta":
-        return spark.read.option("basePath", location).parquet(*_delta_files(location))
+        return spark.read.option("basePath", location).parquet(*DeltaTable(location).file_uris())
     try:
         return spark.read.parquet(location)
     except AnalysisException as error:
         raise UsageError(f"there is no archive at {location}; correct the setting archive") from error
-
-
-def _delta_files(location: str) -> list[str]:
-    try:
-        import deltalake
-    except ImportError as error:
-        raise UsageError(f"Delta archives need more packages; to install them: {install_command('lake')}") from error
-    return [str(uri) for uri in deltalake.DeltaTable(location).file_uris()]
 
 
 def own_properties(properties: str = "properties") -> Column:
@@ -200,18 +159,6 @@ def origin_of(cluster: str) -> Column:
     return F.concat(F.lit(f"{cluster}:"), place)
 
 
-def copies_options(
-    namesrv: str, topics: Iterable[str], option: tuple[str, ...], to_option: tuple[str, ...] = ()
-) -> dict[str, str]:
-    """Return the source options that read mirrored topics.
-
-    `option` and `to_option` are the job's settings of these names. From `option` only options about brokers that are
-    not registered are used, from `to_option` only connection options.
-    """
-    away = {name: value for name, value in pairs(option).items() if name.lower() in ABSENT_BROKERS}
-    return {"namesrvAddr": namesrv, "subscribe": ",".join(topics)} | away | dict(split(pairs(to_option))[0].given)
-
-
 def read_copies(spark: SparkSession, options: dict[str, str]) -> DataFrame:
     """Return the copies in mirrored topics, with the place of each original as property ORIGIN has it.
 
@@ -229,9 +176,3 @@ def read_copies(spark: SparkSession, options: dict[str, str]) -> DataFrame:
         F.struct("brokerName", "queueId").alias("at"),
         "queueOffset",
     )
-
-
-def write_options(settings: Any, **more: str) -> dict[str, str]:
-    """Return the sink options of a batch job that has settings `delivery` and `job`; `more` are further options."""
-    options = {"namesrvAddr": settings.session.namesrv, "delivery": settings.delivery} | COPIES | more
-    return options if settings.delivery == "atLeastOnce" else options | {"jobId": settings.job}

@@ -6,10 +6,10 @@ Each setting is declared once, with its help, default, check, and the option of 
 from __future__ import annotations
 
 import re
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
 from datetime import UTC, datetime
+from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -48,13 +48,18 @@ def setting(doc: str, default: Any = MISSING, *, check: Check | None = None, opt
 
 
 def pairs(texts: tuple[str, ...]) -> dict[str, str]:
-    """Parse texts of the form NAME=VALUE to a dict. Raises `UsageError` for a text of another form."""
-    found = {}
+    """Parse texts of the form NAME=VALUE to a dict.
+
+    Raises `UsageError` for a text of another form, and for a name that is given twice.
+    """
+    found: dict[str, str] = {}
     for text in texts:
-        name, equals, value = text.partition("=")
+        name, equals, value = (part.strip() for part in text.partition("="))
         if not equals or not name:
-            raise UsageError(f"{text!r} is not of the form NAME=VALUE")
-        found[name.strip()] = value.strip()
+            raise UsageError(f"{text!r:.150} is not of the form NAME=VALUE")
+        if name.lower() in map(str.lower, found):
+            raise UsageError(f"{name} is given twice; give one value")
+        found[name] = value
     return found
 
 
@@ -162,6 +167,16 @@ def _pairs(name: str, texts: tuple[str, ...]) -> None:
     pairs(texts)
 
 
+def _spark_settings(name: str, texts: tuple[str, ...]) -> None:
+    """Raise `UsageError` for names that no setting of Spark or Hadoop has. Spark would ignore them."""
+    for each in pairs(texts):
+        first, dot, rest = each.partition(".")
+        if not dot:
+            raise UsageError(f"setting {name} has {each!r}, and settings of Spark have dots in their names")
+        if first != "spark" and get_close_matches(first.lower(), ["spark"], cutoff=0.75):
+            raise UsageError(f"setting {name} has {each!r}, which Spark does not know; did you mean spark.{rest}?")
+
+
 def _run_checks(settings: Any) -> None:
     for each in fields(settings):
         if (check := each.metadata.get("check")) is not None:
@@ -176,7 +191,7 @@ class SessionSettings:
         "Name servers, `host:port;host:port`.", "127.0.0.1:9876", check=_name_servers, option="namesrvAddr"
     )
     master: str = setting("Spark's master; a session that exists already is used as it is.", "local[*]")
-    conf: tuple[str, ...] = setting("Settings of Spark, NAME=VALUE.", (), check=_pairs)
+    conf: tuple[str, ...] = setting("Settings of Spark, NAME=VALUE.", (), check=_spark_settings)
 
     def __post_init__(self) -> None:
         _run_checks(self)
@@ -409,8 +424,6 @@ JOBS: dict[str, type] = {
     "mirror": Mirror,
 }
 
-_RENAMED = {"Session": SessionSettings, "Stream": StreamSettings}
-
 
 @dataclass(frozen=True, slots=True)
 class Summary:
@@ -419,13 +432,6 @@ class Summary:
     rows: list[dict[str, Any]]
     notes: tuple[str, ...] = ()
     failed: bool = False
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _RENAMED:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    warnings.warn(f"{name} is now called {_RENAMED[name].__name__}", DeprecationWarning, stacklevel=2)
-    return _RENAMED[name]
 
 
 def flags(job: type) -> Iterator[tuple[Field[Any], type]]:
@@ -513,6 +519,9 @@ def run(name: str, settings: Any, tell: Any) -> Summary:
 
     The job calls `tell(rows)` repeatedly with the number of messages done.
     """
+    from pyromq.spark.jobs.job_options import check_options  # imported late: it imports this module
+
+    check_options(name, settings)
     summary = import_module(f"pyromq.spark.jobs.{name}_job").run(settings, tell)
     assert isinstance(summary, Summary)
     return summary

@@ -6,7 +6,6 @@ All options are checked before a connection is opened. No Spark here.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,14 +17,7 @@ from pyromq.message import MessageQueue
 from pyromq.names import check_group, check_topic
 from pyromq.spark import option_values as values
 from pyromq.spark.option_values import OffsetTable
-from pyromq.spark.options import (
-    BY_ENVIRONMENT,
-    ConnectionOptions,
-    checked_by,
-    name_servers_option,
-    option,
-    read_fields,
-)
+from pyromq.spark.options import BY_ENVIRONMENT, ConnectionOptions, checked_by, name_servers_option, option
 
 DEFAULT_GROUP = "pyromq-spark"
 BATCH, STREAM = "batch", "stream"  # modes of a read; an option is for one of them or for both
@@ -322,17 +314,3 @@ def _check_order(options: ReadOptions) -> None:
                     f"queue {queue.queue_id} of topic {queue.topic} at {queue.broker_name}: startingOffsets{suffix} is"
                     f" {starts[queue]}, after endingOffsets{suffix} {ends[queue]}; swap them"
                 )
-
-
-def read_options(given: Mapping[str, str], mode: str | None = BATCH) -> ReadOptions:
-    """Parse and check the options of a read. Raises `UsageError` naming option, value and allowed values.
-
-    `mode` is BATCH or STREAM; an option for the other mode is refused. None: the mode is not known yet, and all options
-    are allowed.
-    """
-    options = ReadOptions(**read_fields(ReadOptions, given, mode=mode))
-    if mode == BATCH and options.starting_offsets == "latest":
-        raise UsageError(
-            "option startingOffsets is 'latest', and a batch from there is empty; leave it out, or use a stream"
-        )
-    return options

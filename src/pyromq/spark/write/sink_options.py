@@ -13,14 +13,7 @@ from pyromq.message import NAME_VALUE, PAIRS, RESERVED_PROPERTIES
 from pyromq.names import NOT_FOR_CLIENTS, check_producer_group, check_topic
 from pyromq.spark import option_values as values
 from pyromq.spark.columns import BORN, SINK_COLUMNS
-from pyromq.spark.options import (
-    BY_ENVIRONMENT,
-    ConnectionOptions,
-    checked_by,
-    name_servers_option,
-    option,
-    read_fields,
-)
+from pyromq.spark.options import BY_ENVIRONMENT, ConnectionOptions, checked_by, name_servers_option, option
 
 AT_LEAST_ONCE, IDEMPOTENT, EXACTLY_ONCE = "atLeastOnce", "idempotent", "exactlyOnce"
 FAIL, DROP, DEAD_LETTER, TOMBSTONES = "fail", "drop", "dlq", "tombstone"
@@ -146,11 +139,6 @@ class SinkOptions:
             raise UsageError(f"option ledger is for delivery=exactlyOnce, and delivery is {self.delivery}")
         if self.job_id is not None and self.delivery == AT_LEAST_ONCE:
             raise UsageError("option jobId is for delivery=exactlyOnce or idempotent, and delivery is atLeastOnce")
-
-
-def sink_options(given: Mapping[str, str]) -> SinkOptions:
-    """Parse and check the options of a write. Raises `UsageError` naming option, value and allowed values."""
-    return SinkOptions(**read_fields(SinkOptions, given))
 
 
 _LOWER = {name.lower(): name for name in SINK_COLUMNS}

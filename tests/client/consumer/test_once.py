@@ -229,6 +229,28 @@ def test_a_broken_connection_is_replaced(database, once_of):
         assert connection is opened[1]
 
 
+def test_a_connection_that_cannot_write_a_mark_is_replaced(tmp_path):
+    class Gone(sqlite3.Connection):
+        """A connection whose server is gone; as with some drivers, `rollback` does not notice."""
+
+        is_gone = False
+
+        def cursor(self, *arguments: Any) -> Any:
+            if self.is_gone:
+                raise sqlite3.OperationalError("server closed the connection")
+            return super().cursor(*arguments)
+
+    once = Once(lambda: sqlite3.connect(tmp_path / "a.db", factory=Gone), "billing")
+    with once(message(1)) as connection:
+        pass
+    connection.is_gone = True
+    with pytest.raises(sqlite3.OperationalError, match="server closed"), once(message(2)):
+        pass
+    with once(message(2)) as connection:
+        assert connection is not None
+    once.close()
+
+
 def test_connections_that_commit_by_themselves_are_refused_without_a_mark(tmp_path):
     once = Once(lambda: sqlite3.connect(tmp_path / "a.db", isolation_level=None), "billing")
     with pytest.raises(UsageError, match="switch autocommit off"), once(message()):

@@ -125,7 +125,7 @@ class _DatabaseMarks:
         threads.is_busy = True
         try:
             now_ms = self._clock.now_ms()
-            is_first = self._run(connection, _INSERT.format(placeholder), self._group, key, now_ms) == 1
+            is_first = self._mark(connection, placeholder, key, now_ms)
             yield connection if is_first else None
             _check_open(connection)
             connection.commit()
@@ -183,6 +183,15 @@ class _DatabaseMarks:
             self._run(connection, _TABLE)
         self._run(connection, _INDEX)
         connection.commit()
+
+    def _mark(self, connection: Any, placeholder: str, key: str, now_ms: int) -> bool:
+        """Insert the mark. Return False if the table has it. A connection that fails is closed."""
+        try:
+            return self._run(connection, _INSERT.format(placeholder), self._group, key, now_ms) == 1
+        except BaseException:
+            self._threads.found = None
+            self._drop(connection)
+            raise
 
     def _clean(self, connection: Any, placeholder: str, now_ms: int) -> None:
         if self._clock.monotonic() < self._clean_at:

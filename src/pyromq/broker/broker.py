@@ -117,7 +117,7 @@ class Broker:
     ) -> None:
         """Make a broker with this role; None: the role that the configuration names.
 
-        `more` make further modules of the broker. `ports` are those that an earlier broker has left open
+        `more` make further modules of the broker. `ports` are ports that an earlier broker has left open
         (`keep_ports`).
         """
         state = SharedState(config, clock or SystemClock(), disk, call_soon, role=role)

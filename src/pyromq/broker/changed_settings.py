@@ -125,7 +125,7 @@ def _kept(file: JsonFile) -> dict[str, str]:
 
 
 def load_changes(config: BrokerConfig, file: JsonFile) -> BrokerConfig:
-    """Return `config` with the administrators' saved changes, which override what the broker was started with."""
+    """Return `config` with the administrators' saved changes, which override the settings given at the start."""
     changes = {name: text for name, text in _kept(file).items() if name not in FIXED}
     if not changes:
         return config

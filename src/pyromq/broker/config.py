@@ -116,7 +116,7 @@ class BrokerConfig:
     broker_topic: bool = setting(True, "brokerTopicEnable", change=_NEXT)
     # Whether a group's members are notified when a member joins or leaves.
     notify_members: bool = setting(True, "notifyConsumerIdsChangedEnable", change=_LIVE)
-    # Whether a new member is refused whose subscription differs from those of all present members. Not in RocketMQ.
+    # Whether a new member is refused if its subscription differs from those of all present members. Not in RocketMQ.
     refuse_different_subscriptions: bool = setting(False, "refuseDifferentSubscriptions", change=_LIVE)
     # Time between two registrations at a name server, which drops a broker that is silent for 120 s.
     register_interval_ms: int = setting(30_000, "registerNameServerPeriod", range=(1_000, 60_000), change=_NEXT)
@@ -130,7 +130,7 @@ class BrokerConfig:
     offsets_interval_ms: int = setting(5_000, "flushConsumerOffsetInterval", range=(100, 3_600_000), change=_NEXT)
     # Limit of a message's body (bytes): frames have 16 MiB at most. Producers have another limit.
     max_message_bytes: int = setting(4 << 20, "maxMessageSize", range=(1 << 10, 15 << 20), change=_NEXT)
-    # Whether a pull that finds no message waits for one, as long as the consumer asks.
+    # Whether a pull that finds no message waits for a message, for the time in the request.
     long_polling: bool = setting(True, "longPollingEnable", change=_LIVE)
     # How long a pull that finds no message waits if long polling is off.
     short_polling_ms: int = setting(1_000, "shortPollingTimeMills", range=(1, 60_000), change=_LIVE)
@@ -209,7 +209,7 @@ class BrokerConfig:
             raise _error("namesrv", f"is empty; with {slave}, name servers tell where the master is: name them")
 
     def _check_no_role(self) -> None:
-        """Raise `UsageError` for a setting that fixes what the replicas of a set decide among themselves."""
+        """Raise `UsageError` for a setting that fixes the role: the replicas of a set decide on their roles."""
         for name in ("role", "broker_id", "ha_master"):
             each = settings_of(BrokerConfig)[name]
             if (value := getattr(self, name)) != each.default:

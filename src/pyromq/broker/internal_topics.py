@@ -1,7 +1,7 @@
 """Diverts messages that must wait to internal topics: half messages, delay levels, delivery times.
 
-The properties of a message say what the message waits for. This module knows no requests or replies, and appends
-nothing.
+The properties of a message show for which event the message waits. This module knows no requests or replies, and
+appends nothing.
 """
 
 from __future__ import annotations

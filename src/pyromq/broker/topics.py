@@ -1,6 +1,6 @@
 """The topics of one broker: their settings, the built-in topics, automatic creation, and the table on disk.
 
-This module does not know the name servers: it calls `on_change(topic, change)` after each change of a topic.
+Name servers are informed by the caller: `on_change(topic, change)` is called after each change of a topic.
 Source: RocketMQ 4.9.8, TopicConfigManager.
 """
 

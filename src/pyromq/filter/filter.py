@@ -108,8 +108,8 @@ EVERYTHING = TagFilter(ALL, frozenset(), frozenset(), None)
 def subscribed_tags(expression: str) -> TagFilter:
     """Return the filter of a tag expression of our own client. Warn, once for each expression, for text like SQL.
 
-    Raises `SubscriptionParseFailed` for an expression that does not mean what it says. RocketMQ's own parser,
-    `parse_tags`, accepts such expressions: it skips an empty tag, and treats `*` beside other tags as a tag.
+    Raises `SubscriptionParseFailed` for an expression that is probably a mistake. RocketMQ's own parser,
+    `parse_tags`, accepts such expressions: it skips an empty tag, and treats `*` among other tags as a tag.
     """
     parts = _parts(expression)
     if parts == [ALL]:  # also `*` with blanks around

@@ -58,7 +58,7 @@ DRAIN_SECONDS = 0.5  # longest wait at the end for replies that wait until a tab
 
 
 class NameServer:
-    """A name server, which tells clients the brokers of a topic.
+    """A name server, from which clients get the brokers of a topic.
 
     An async context manager: inside, requests to `address` are answered. Entering raises `UsageError` if the port
     cannot be used, and `StoreCorrupt` for a damaged file of key-value settings.

@@ -73,7 +73,7 @@ class RouteTable:
     never falls while a broker of the name is registered.
 
     `max_topics` (each topic counted at each broker) and `max_brokers` limit the table. One connection may use half of
-    what the others leave. Long work is done in steps: `registering`, and `remove_some` while `is_leaving`.
+    the free part. Long work is done in steps: `registering`, and `remove_some` while `is_leaving`.
     """
 
     def __init__(self, *, max_topics: int = MAX_TOPICS, max_brokers: int = MAX_BROKERS) -> None:
@@ -492,20 +492,20 @@ class AbsentTopics:
         while len(self._brokers) > MAX_ABSENT_BROKERS or self._count() > MAX_ABSENT_TOPICS:
             oldest = next(iter(self._brokers))
             del self._brokers[oldest]
-            logger.warning("the topics of absent broker %s are forgotten; the limit is %d", oldest, MAX_ABSENT_TOPICS)
+            logger.warning("the topics of absent broker %s are dropped; the limit is %d", oldest, MAX_ABSENT_TOPICS)
 
     def returned(self, broker_name: str) -> None:
-        """Forget a broker that has registered again."""
+        """Remove a broker that has registered again."""
         self._brokers.pop(broker_name, None)
 
     def delete_topic(self, topic: str, cluster: str | None) -> None:
-        """Remove a topic at all absent brokers, or at those of one cluster."""
+        """Remove a topic at all absent brokers, or at the absent brokers of one cluster."""
         for absence in self._brokers.values():
             if cluster is None or absence.cluster == cluster:
                 absence.topics.discard(topic)
 
     def expire(self, oldest: float) -> None:
-        """Forget the absent brokers whose last heartbeat is before `oldest`."""
+        """Remove the absent brokers whose last heartbeat is before `oldest`."""
         self._brokers = {name: absence for name, absence in self._brokers.items() if absence.heard >= oldest}
 
     def by_broker(self) -> dict[str, list[str]] | None:

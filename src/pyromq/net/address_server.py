@@ -85,7 +85,7 @@ class AddressServer:
 
         Raises `NoNameServer` that names the URL, the fault and what to do.
         """
-        # Imported when needed: the import takes a good part of a client's import time.
+        # Imported when needed: the import takes a large part of a client's import time.
         from http.client import HTTPException
 
         answer: Future[str] = Future()

@@ -261,7 +261,7 @@ class Pool:
             await channel.close()
 
     async def close(self) -> None:
-        """Close all connections, including those that are being opened."""
+        """Close all connections, including connections that are being opened."""
         opening = list(self._opening.values())
         for task in opening:
             task.cancel()

@@ -170,7 +170,7 @@ async def open_port(host: str, port: int) -> list[socket.socket]:
 
 
 async def _open_both(host: str, port: int, beside: int) -> list[socket.socket]:
-    """Return the listening sockets of a port, followed by those of the port at distance `beside`.
+    """Return the listening sockets of a port, then of the port at distance `beside`.
 
     For port 0 any free pair of ports is used.
     """

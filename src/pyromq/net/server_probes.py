@@ -1,4 +1,4 @@
-"""Probes suspected and silent servers over connections of their own, so that a slow request makes no server silent."""
+"""Probes suspected and silent servers over separate connections, so that a slow request makes no server silent."""
 
 from __future__ import annotations
 

@@ -110,7 +110,7 @@ def _range_v6(text: str) -> AddressPattern:
         rest, _, word = start.rpartition(":")
         place = 6
     if rest.endswith(":") and not rest.endswith("::"):
-        rest += ":"  # in 2001:db8::1-2f two colons separate the rest from the range
+        rest += ":"  # in 2001:db8::1-2f two colons precede the range
     filler = "0" if rest.endswith("::") else ":0" * (8 - place)
     head = _parts(ip_address(rest + filler))[:place]
     first, last = _bounds(word, 16, 0xFFFF)

@@ -162,7 +162,7 @@ class AclWatch:
     def adopt(self, data: bytes) -> Future[None]:
         """Replace all files by the master's, and put them in force; the future completes then, or fails.
 
-        A file with the same content stays as it is. Raises `UsageError` for a file that is not an ACL file.
+        A file with the same content is not written. Raises `UsageError` for a file that is not an ACL file.
         """
         wanted = {
             self._folder.path_of(name): raw for name, raw in msgspec.json.decode(data, type=dict[str, Raw]).items()

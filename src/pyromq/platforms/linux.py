@@ -84,7 +84,7 @@ def drop_pages(memory: memoryview, position: int, size: int) -> None:
 
 
 def is_resident(memory: memoryview, position: int, size: int) -> bool:
-    """Return True if a range of a mapped file is in memory, or if the kernel cannot tell."""
+    """Return True if a range of a mapped file is in memory, or if the kernel does not report that."""
     start, size = _pages(memory, position, size)
     found = (ctypes.c_ubyte * -(-size // mmap.PAGESIZE))()
     return bool(_in_core(start, size, found) != 0 or 0 not in bytes(found))

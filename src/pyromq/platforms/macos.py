@@ -1,8 +1,7 @@
 """macOS: flushes that reach the disk, locks of a process, and no view of the page cache.
 
 `is_resident`, `populate`, `read_now` and `drop_pages` know nothing of the page cache: a read of an old message can
-block the event loop for one disk access. Constants that Python does not have are those of Apple's <sys/fcntl.h> and
-<sys/mman.h>.
+block the event loop for one disk access. Constants that Python lacks are from Apple's <sys/fcntl.h> and <sys/mman.h>.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ Admit = Callable[[int, bytes, int], bool]
 
 
 class FrameSplitter:
-    """Splits received bytes into frames, and keeps an incomplete frame until the rest arrives.
+    """Splits received bytes into frames, and keeps an incomplete frame until its last byte arrives.
 
     `header_bytes` limits a header. `admit` is called for frames larger than this limit; a refused frame is skipped.
     `broken` is true if invalid bytes follow the frames that `split` returned: the next call of `split` raises, even
@@ -97,7 +97,7 @@ class FrameSplitter:
 
     @property
     def is_within_frame(self) -> bool:
-        """Whether a frame is incomplete: the rest has not arrived."""
+        """Whether a frame is incomplete: more of its bytes must arrive."""
         return self.incomplete_bytes > 0 or self._skipped_bytes > 0
 
     @property

@@ -49,7 +49,7 @@ class Header(msgspec.Struct, **_DECLARATION):
 
 
 class RawFields(Header):
-    """The fields of a request or response that is passed on as it was received, whatever its declared header is."""
+    """The fields of a request or response that is forwarded as received, without decoding its declared header."""
 
     number: int  # the code of the request or response
     texts: dict[str, str]  # by wire name

@@ -126,7 +126,7 @@ class Disk(Protocol):
         """Unmap pages of a mapped file. The content of the pages is kept, and the next access maps them again."""
 
     def is_resident(self, memory: memoryview, position: int, size: int) -> bool:
-        """Return True if a range of a mapped file is in memory, or if the system cannot tell. Does not block."""
+        """Return True if a range of a mapped file is in memory, or if this is unknown. Does not block."""
 
     def read_now(self, descriptor: int, size: int, position: int) -> bytes | None:
         """Return `size` bytes from a file position on; None if the read would block or if the file ends before."""
@@ -322,7 +322,7 @@ def make_durable_folder(disk: Disk, folder: Path) -> None:
 def rewrite(disk: Disk, path: Path, start: int, end: int) -> None:
     """Write the bytes of a file from `start` to `end` again unchanged, so that the next `sync` flushes them.
 
-    After a crash of the process these bytes may be in memory only. After a failed flush the system takes them as
+    After a crash of the process these bytes may be in memory only. After a failed flush the system regards them as
     flushed.
     """
     with opened(disk, path) as descriptor:

@@ -85,7 +85,7 @@ class EpochFile:
         self._save(max(epoch, self.promised), _since(log_begin, [*known, line]))
 
     def adopt(self, lines: Lines, common: CommonPoint | None) -> None:
-        """Replace the epochs after the common point by those of the master that this replica will follow.
+        """Replace the epochs after the common point by the epochs of the master that this replica will follow.
 
         `common` is the result of `common_with`. The log must already be cut at this point.
         """
@@ -149,7 +149,7 @@ def _end_of(line: EpochStart, lines: Lines, end: int) -> int:
 
 
 def _since(log_begin: int, lines: list[EpochStart]) -> list[EpochStart]:
-    """Return the lines without those of epochs that ended before the log's first byte."""
+    """Return the lines without epochs that ended before the log's first byte."""
     return [
         line for number, line in enumerate(lines) if number + 1 == len(lines) or lines[number + 1].start > log_begin
     ]

@@ -47,7 +47,7 @@ __all__ = ["KeyMatches", "LogCut", "MessageStore", "QueueEntry", "ReadResult", "
 
 _RECORD_ALLOWANCE = 64 << 10  # bytes that a record may have beyond the limit of a body. Source: CommitLog
 _CUTTING = "the cut of the log is not finished"
-_INDEX_ON_CLOSE_SECONDS = 5.0  # limit of the time for indexing at close; the next start indexes the rest
+_INDEX_ON_CLOSE_SECONDS = 5.0  # limit of the time for indexing at close; the next start indexes the other records
 
 
 class MessageStore:
@@ -442,7 +442,7 @@ class MessageStore:
     def begin_queues(self, ends: Mapping[str, Mapping[int, int]]) -> None:
         """Let queues without messages begin at the `expired_ends` of a master.
 
-        Otherwise their next messages would get queue offsets below those that consumers know. Raises
+        Otherwise their next messages would get queue offsets below the committed offsets of consumers. Raises
         `StoreNotWritable`.
         """
         for topic, queues in ends.items():
@@ -494,8 +494,8 @@ class MessageStore:
     def records(self, topic: str, queue_id: int, first: int, count: int) -> list[tuple[int, memoryview | None]]:
         """Return pairs of log offset and record for up to `count` messages from queue offset `first` on.
 
-        The list is shorter at the end of a file of the queue, and empty at the queue's end. None stands for a deleted
-        or lost record.
+        The list is shorter at the end of a file of the queue, and empty at the queue's end. The record is None if it is
+        deleted or lost.
         """
         queue = self._queues.find(topic, queue_id)
         if queue is None or first >= queue.max_offset or (content := queue.content(first, count)) is None:

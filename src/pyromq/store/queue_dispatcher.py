@@ -119,7 +119,7 @@ class QueueDispatcher:
         if message.queue_offset == queue.max_offset:
             queue.append(message.log_offset, message.size, self.tags_code(message))
         else:
-            self._unplaced[queue] = message  # the next record tells whether the queue or this record is right
+            self._unplaced[queue] = message  # the next record shows whether the queue or this record is right
         return True
 
     def end_replay(self, *, complete: bool) -> bool:

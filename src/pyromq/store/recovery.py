@@ -88,8 +88,8 @@ class Recovery:
     def run(self, *, crashed: bool, safe_ms: int, power_loss: bool = False) -> int:
         """Recover log and queues. Return the log offset up to which all records are known to be on disk.
 
-        `power_loss`: the machine went down, so the last writes may be missing. Raises `StoreCorrupt` with the file if
-        starting would delete intact records.
+        `power_loss`: the machine lost power or crashed, so the last writes may be missing. Raises `StoreCorrupt` with
+        the file if starting would delete intact records.
         """
         self._log.load()
         self._check_log_begin()

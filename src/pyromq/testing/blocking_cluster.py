@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 class BlockingCluster:
-    """A cluster for tests without an event loop, a context manager; arguments are those of `Cluster`.
+    """A cluster for tests without an event loop, a context manager; with the arguments of `Cluster`.
 
         with BlockingCluster() as cluster:
             producer = cluster.producer()

@@ -62,7 +62,7 @@ class Cluster:
             await cluster.kill_master()
             await producer.send(Message("orders", b"2"))  # waits for the new master
 
-    `registry` stands for etcd: `cluster.registry.is_away = True` makes it unreachable for all replicas.
+    `registry` replaces etcd: `cluster.registry.is_away = True` makes the registry unreachable for all replicas.
     """
 
     def __init__(

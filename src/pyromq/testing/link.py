@@ -79,7 +79,7 @@ class Link:
 
     @property
     def connections(self) -> int:
-        """The number of connections, including those that the link is opening to the server."""
+        """The number of connections, including connections that the link is opening to the server."""
         return len(self._relays)
 
     async def __aenter__(self) -> Self:

@@ -8,7 +8,7 @@
 
 All processes see a write immediately, and the write survives the end of its process. After a successful `sync`, the
 content at the beginning of the `sync` is safe on disk; a file's name is safe after a sync of its folder. A power loss
-keeps any part of the rest, in sectors. The disk knows no file formats.
+keeps any part of the other writes, in sectors. The disk knows no file formats.
 """
 
 from __future__ import annotations

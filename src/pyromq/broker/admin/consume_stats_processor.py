@@ -157,7 +157,7 @@ class ConsumeStatsProcessor:
     async def _spans(self, group: str, topic: TopicConfig) -> list[QueueTimeSpan]:
         """Return store times and the group's delay (ms) for each write queue.
 
-        The store times are those of the queue's first, last consumed and last message.
+        These are the store times of the queue's first, last consumed and last message.
         """
         return [await self._span(group, topic, queue_id) for queue_id in range(topic.write_queues)]
 

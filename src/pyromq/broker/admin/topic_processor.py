@@ -89,8 +89,8 @@ class TopicProcessor:
         Records stay in the log until retention deletes them.
 
         The reply comes when no crash can restore the topic. Until then the topic cannot be created again. Consumers are
-        told to reset their offsets: otherwise they would skip the first messages of a new topic of that name. Upstream
-        keeps the offsets.
+        ordered to reset their offsets. Otherwise they would skip the first messages of a new topic of that name.
+        Upstream keeps the offsets.
         """
         name = header.topic
         check_changeable(self._topics, name)
@@ -118,7 +118,7 @@ class TopicProcessor:
         try:
             if saved is not None:
                 await completed(saved)
-            # The replicas know of the deletion before a queue is deleted. Otherwise the topic may come back.
+            # The replicas know of the deletion before a queue is deleted. Otherwise a replica may restore the topic.
             await self._note_deletion(name)
             if known is not None:
                 self._connections.reset_offsets(name, self._queues(known))

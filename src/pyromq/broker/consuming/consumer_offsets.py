@@ -164,7 +164,7 @@ class ConsumerOffsets:
             self._remove(group, topic)
 
     def clone(self, source: str, destination: str, topic: str) -> None:
-        """Replace the offsets of group `destination` in a topic by those of group `source`, if `source` has any.
+        """Replace the offsets of group `destination` in a topic by the offsets of group `source`, if there are any.
 
         Raises `LimitReached` if the table is full.
         """

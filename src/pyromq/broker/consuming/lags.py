@@ -73,7 +73,7 @@ class StoreTimes:
         self._left = MAX_COLD  # records that this round may still read from the disk
 
     def begin_round(self) -> None:
-        """Begin a new round, and forget the messages that were not looked up in the round before."""
+        """Begin a new round, and drop the messages that were not looked up in the previous round."""
         self._known, self._before = {}, self._known
         self._left = MAX_COLD
 
@@ -126,7 +126,7 @@ class Lag:
 
 
 class Lags:
-    """Reads the lags of groups of one broker. Callers that read repeatedly each need a `Lags` of their own."""
+    """Reads the lags of groups of one broker. Each caller that reads repeatedly needs its own `Lags`."""
 
     def __init__(self, store: MessageStore, offsets: ConsumerOffsets, times: StoreTimes) -> None:
         self._store = store

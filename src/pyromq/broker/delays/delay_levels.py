@@ -560,7 +560,7 @@ def _may_be_copy(record: memoryview) -> bool:
 
 
 def likeness_of(message: StoredMessage) -> Likeness:
-    """Return what a waiting message and its delivered copy have in common."""
+    """Return the fields that a waiting message and its delivered copy have in common."""
     properties = message.properties
     return Likeness(
         properties.get(Property.REAL_TOPIC, ""),

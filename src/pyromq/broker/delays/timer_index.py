@@ -136,7 +136,7 @@ class TimerIndex:
         self._files = TimerFiles(folder, self._from_log, disk=store.disk)
         self.buckets = self._files.buckets  # hour, counted from 1970 -> bucket
         self.moved = 0  # queue offset of the next message of the timer topic to file
-        self._cancelling: Iterator[int] | None = None  # the rest of the work on the cancel at queue offset `moved`
+        self._cancelling: Iterator[int] | None = None  # the remaining work on the cancel at queue offset `moved`
         # For recovery: messages delivered since the checkpoint.
         self._unchecked: Iterator[Delivered | None] | None = None
         # At a follower, which marks the master's deliveries continuously: the log offset before which all deliveries
@@ -193,7 +193,7 @@ class TimerIndex:
             self._checked_to = self._checking_to
 
     def lead(self) -> None:
-        """Mark the rest of the deliveries in the log, by later calls of `follow`. New ones are this broker's own.
+        """Mark the other deliveries in the log, by later calls of `follow`. New ones are this broker's own.
 
         Does nothing unless `load_to_follow` was called.
         """
@@ -484,7 +484,7 @@ class TimerIndex:
         return [found or bytes(size) for found, size in zip(copies, sizes, strict=True)]
 
     def _taken(self) -> Snapshot:
-        """Return a snapshot of the index (what a restart needs), and note the snapshot as the latest one."""
+        """Return a snapshot of the index (the state that a restart needs), and keep the snapshot as the latest."""
         now = self._store.max_log_offset
         end = now if self._unchecked is None else self._files.saved.log_end
         if self._checked_to is not None:

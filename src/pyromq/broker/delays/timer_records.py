@@ -159,7 +159,7 @@ def _parse_parked(content: bytes) -> Parked:
 
 
 def scheduled_of(message: StoredMessage) -> ScheduledMessage | None:
-    """Return what the index keeps of a message that `park` made; None if the message's record must be read instead."""
+    """Return the fields of a parked message that the index keeps; None if the message's record must be read instead."""
     text = message.property_text
     if Property.TIMER_CANCELS in text:
         return None

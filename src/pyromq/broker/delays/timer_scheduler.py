@@ -216,7 +216,7 @@ class TimerScheduler:
 
     @readable()
     def follow_master(self) -> float:
-        """Run instead of `step` at a follower: file and write messages, and mark those that the master has delivered.
+        """Run instead of `step` at a follower: file and write messages, and mark messages delivered by the master.
 
         Return the seconds until the next call. Raises as `step` does.
         """
@@ -274,7 +274,7 @@ class TimerScheduler:
     def _read_ahead(self, now_ms: int) -> int:
         """Read some due times; return the time (ms since 1970) before which all due times are in memory.
 
-        After a long downtime the overdue hours are read one by one, as their messages are delivered.
+        After a long downtime the overdue hours are read one at a time, as their messages are delivered.
         """
         unread = self.index.unread
         if not unread:

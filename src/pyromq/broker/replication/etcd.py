@@ -322,7 +322,7 @@ class EtcdRegistry:
         self._avoid[endpoint] = time.monotonic() + AVOID_SECONDS
 
     def _order(self) -> list[str]:
-        """Return the endpoints in the order in which to ask them: those that failed lately come last."""
+        """Return the endpoints in the order of requests: endpoints that failed recently come last."""
         now = time.monotonic()
         return sorted(self._endpoints, key=lambda endpoint: max(self._avoid.get(endpoint, 0.0), now))
 

@@ -1,4 +1,4 @@
-"""Decides how a follower begins to copy a master's log: from which offset, and what it cuts off its own log first."""
+"""Decides how a follower begins to copy a master's log: from which offset, and after which cut of its own log."""
 
 from __future__ import annotations
 

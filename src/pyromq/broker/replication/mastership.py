@@ -145,7 +145,7 @@ class Mastership:
         follower = self._followers.get(member)
         return follower.reported if follower is not None else -1
 
-    # -- what is served
+    # -- served requests
 
     def serve(self, now: float, renewed_at: float) -> Actions:
         """Return a `Serve` action if the reasons to refuse sends or other requests have changed."""

@@ -96,8 +96,8 @@ class Feed:
     """Send the log from `start` on, as it grows, in frames of this epoch to a follower that has dialled this replica.
 
     The sending ends when the link is closed. Each frame has the confirmed end at the time it is sent. If the confirmed
-    end rises and no frame follows, an empty frame tells the follower. All links that other replicas have dialled get a
-    heartbeat every `HEARTBEAT_SECONDS`: a frame without bytes, with the promised epoch and the log's end.
+    end rises and no frame follows, an empty frame carries it to the follower. All links that other replicas have
+    dialled get a heartbeat every `HEARTBEAT_SECONDS`: a frame without bytes, with the promised epoch and the log's end.
     """
 
     number: int

@@ -166,7 +166,7 @@ class ReplicaServer:
         return self._rule.refusal
 
     def registry_seconds(self, now: float) -> float:
-        """Return the seconds since the registry was last asked successfully."""
+        """Return the seconds since the last successful request to the registry."""
         return max(0.0, now - max(self._lease.answered_at, self.replica.view.read_at))
 
     def cut_connections(self) -> None:

@@ -113,7 +113,7 @@ class TransactionChecks:
         logger.error("the half message at log offset %d, of group %s, is lost: %s", half.log_offset, half.group, why)
 
     def _due_act(self, half: Half) -> Callable[[Half], bool] | None:
-        """Return the action that a half message needs now: give up, ask, wait or move; None for no action."""
+        """Return the action that a half message needs now: give up, check, wait or move; None for no action."""
         age_ms = self._clock.now_ms() - half.born_ms
         immune_ms = self._config.transaction_timeout_ms if half.immune_ms is None else half.immune_ms
         if half.checks >= self._config.transaction_check_max or age_ms > LONGEST_MS:

@@ -41,7 +41,7 @@ class ServerTlsConfig:
     certificate: Path | str  # file of the server's certificate, followed by intermediate certificates
     key: Path | str | None = None  # file of the certificate's key; None: in the certificate's file
     password: str | None = field(default=None, repr=False)  # password of the key; None: the key has no password
-    # Which connections are accepted. Default as in RocketMQ: clients can move to TLS one by one.
+    # Which connections are accepted. Default as in RocketMQ: clients can switch to TLS one at a time.
     mode: TlsMode = TlsMode.PERMISSIVE
     client_certificates: ClientCertificates = ClientCertificates.NONE  # whether clients must present one
     authority: Path | str | None = None  # file of the authority that signs clients' certificates

@@ -27,8 +27,8 @@ class AcceptedLoss(Body):
 class ReplicaState(Body):
     """One replica, as the answering replica knows it.
 
-    `end` is the log offset after the replica's last record. The lag is what the replica lacks of the longest log that
-    is known: bytes, and the seconds since the first missing byte was stored. `since_ms` is the time when `is_in_sync`
+    `end` is the log offset after the replica's last record. The lag compares the replica with the longest known log:
+    missing bytes, and the seconds since the first missing byte was stored. `since_ms` is the time when `is_in_sync`
     last changed; None if it has not changed since the answering replica started.
     """
 

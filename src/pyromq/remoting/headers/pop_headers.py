@@ -1,6 +1,6 @@
 """Headers of pop consumption: receive, acknowledge, change the invisible time, and the assignment of queues.
 
-Source: RocketMQ 5.3.3, PopMessageRequestHeader and the headers beside it.
+Source: RocketMQ 5.3.3, PopMessageRequestHeader and related headers.
 """
 
 from __future__ import annotations

@@ -475,7 +475,7 @@ def _refused(message: StoredMessage) -> MessageRefused:
 
 
 class Residency:
-    """Tells which records of the log are resident in memory, and which pages a reader must load to avoid page faults.
+    """Finds which records of the log are resident in memory, and which pages a reader must load to avoid page faults.
 
     The system call (mincore) takes longer than a read of resident records. So a block (1 MiB) found resident is not
     checked again for a second. An eviction within that second costs one page fault.

@@ -33,7 +33,7 @@ class Preallocation:
     def __init__(self, log: SegmentedLog, disk: Disk) -> None:
         self._log = log
         self._thread = worker(disk, "store-room")
-        self._file_thread = worker(disk, "store-next-file")  # a thread of its own: creating a file waits for flushes
+        self._file_thread = worker(disk, "store-next-file")  # a separate thread, as creating a file waits for flushes
         self._step_bytes = FIRST_STRETCH
         self._allocated_end = 0  # log offset before which disk space is allocated
         self._allocation: Future[None] | None = None  # pending allocation of the next step

@@ -94,7 +94,7 @@ class IndexCheck:
     def _find_sizes(self, store: StoppedStore) -> None:
         """Set the number of slots of each file. Note files of another size than most files as broken.
 
-        The number is the configured one if most files have the configured size. Otherwise the number is guessed from
+        The number is the configured one if most files have the configured size. Otherwise the number is derived from
         the files.
         """
         config = store.config
@@ -180,7 +180,7 @@ class IndexCheck:
             return
         wanted = set(key_hashes(message.topic, message.property_text))
         if at == self._end and found < wanted:
-            return  # a killed process may have indexed only some keys: the next start adds the rest
+            return  # a killed process may have indexed only some keys: the next start adds the other keys
         if found != wanted and not any(low <= at <= high for low, high in self._unreadable):
             self._note(path, position, f"the record at {at} has {len(wanted)} keys, the index {len(found)} of it")
 

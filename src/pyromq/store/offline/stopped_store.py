@@ -90,7 +90,7 @@ class StoppedStore:
         self.config = replace(config, segment_bytes=self.segment_bytes)
         abort = self.root / "abort"
         self.crashed = abort.exists()
-        # As in `Directory`: unless the machine went down, everything that the broker wrote exists.
+        # As in `Directory`: without a crash of the machine, everything that the broker wrote exists.
         words = abort.read_bytes().split() if self.crashed else []
         same_boot = len(words) > 1 and words[1] == LOCAL_DISK.boot_id().encode() != b"unknown"
         self.power_loss = self.crashed and (not same_boot or b"unflushed" in words)

@@ -83,7 +83,7 @@ class StoreRepair:
         _resize(path, store.segment_bytes)
 
     def _restore_sizes(self, store: StoppedStore) -> None:
-        """Give wrong log files their right size again. A missing file is created, with zeros."""
+        """Restore the size of log files with a wrong size. A missing file is created, filled with zeros."""
         for path, text in store.wrong_log_files() if store.segments else ():
             self._on_act(f"{path}: {text}; made whole, without its lost bytes")
             _resize(path, store.segment_bytes)
@@ -119,7 +119,7 @@ class StoreRepair:
             while start < end:
                 size = end - start
                 if size > _MOST:
-                    size = min(_MOST, size - _LEAST)  # the rest must have the size of a record too
+                    size = min(_MOST, size - _LEAST)  # the remaining bytes must have room for a record too
                 _write(path, start, _filler(content[:size], damage.base + start, size, store_ms))
                 start, content = start + size, content[size:]
 

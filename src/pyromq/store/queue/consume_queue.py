@@ -486,5 +486,5 @@ class Mappings:
             oldest.release()
 
     def discard(self, queue: ConsumeQueue) -> None:
-        """Forget a queue that no longer has mapped files."""
+        """Remove a queue that no longer has mapped files."""
         self._mapped.pop(queue, None)

@@ -135,7 +135,7 @@ class EntryVerifier:
             )
 
     def _rewrite(self, queue: ConsumeQueue, wrong: list[int]) -> list[int]:
-        """Rewrite consecutive wrong entries from the records between those of the neighbouring entries.
+        """Rewrite consecutive wrong entries from the log between the records of the neighbouring entries.
 
         Return the queue offsets whose records were not found.
         """

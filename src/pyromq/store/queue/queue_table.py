@@ -86,7 +86,7 @@ class QueueTable:
         """Find the queues on disk. A queue that ends where `saved_ends` says takes the least time.
 
         A queue with missing files or wrong file sizes is deleted, and recovery rebuilds the queue. Raises
-        `StoreCorrupt` if no queue has correct files: then the configured sizes are not those of the store.
+        `StoreCorrupt` if no queue has correct files: then the configured sizes do not match the store.
         """
         misfits: list[tuple[ConsumeQueue, StoreCorrupt]] = []
         is_any_sound = False
@@ -155,7 +155,7 @@ class QueueTable:
             self.ends_file.save(QueueEnds(log_end, ends))
 
     def begin_again(self, queue: ConsumeQueue, queue_offset: int) -> None:
-        """Delete a queue's entries from `queue_offset` on, as a master whose log is taken in has deleted them.
+        """Delete a queue's entries from `queue_offset` on, because the master has deleted them.
 
         Blocks while the ends file is saved. Raises `OSError`.
         """

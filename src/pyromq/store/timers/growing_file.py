@@ -1,4 +1,4 @@
-"""A file that only grows, in pieces too small to be written one by one. Does not know file formats.
+"""A file that only grows, in pieces that are too small for one write each. Does not know file formats.
 
 New bytes stay in memory until `write`, and can be read before. The owner saves `size` in another file. After a start,
 bytes beyond the saved size do not count, and are overwritten.
@@ -17,8 +17,8 @@ from pyromq.store.disk import LOCAL_DISK, Disk, opened
 class GrowingFile:
     """A growing file. Only one thread may append to `tail`, a bytearray, and call `write`.
 
-    `size` includes unwritten bytes. `tail` keeps written bytes until all of its bytes are written: moving the rest
-    after each write would take longer.
+    `size` includes unwritten bytes. `tail` keeps written bytes until all of its bytes are written: moving the unwritten
+    bytes after each write would take longer.
     """
 
     __slots__ = ("_descriptor", "_disk", "_failure", "_tail_at", "_written", "path", "tail", "unsynced")

@@ -15,7 +15,7 @@
     NAME.finished  8 bytes per message delivered or cancelled: its number, and the number with all bits inverted
     NAME.done      replaces NAME.finished in buckets of older brokers: 4 bytes per message, the number alone
 
-All integers are big-endian. Records are copied after their entries are written: until then only the log has the
+All integers are big-endian. Records are copied after their entries are written; before that, only the log has the
 records.
 """
 
@@ -470,7 +470,7 @@ def decode_verified(record: Buffer, entry: TimerEntry) -> StoredMessage:
 
 
 def matches_entry(message: StoredMessage, entry: TimerEntry) -> bool:
-    """Return True if due time, key and topic of a message are those of the entry."""
+    """Return True if due time, key and topic of a message match the entry."""
     properties = message.properties
     key, topic = properties.get(Property.UNIQUE_KEY, ""), properties.get(Property.REAL_TOPIC, "")
     due = properties.get(Property.TIMER_OUT_MS, "")

@@ -1,4 +1,4 @@
-"""Codec of the HA stream: a master sends the bytes of its commit log, a slave reports what it has stored. No sockets.
+"""Codec of the HA stream: a master sends the bytes of its commit log, a slave reports its log offset. No sockets.
 
     slave to master     bytes   type   meaning
                         8       long   log offset after the last byte that the slave has stored

@@ -373,3 +373,10 @@ async def test_a_running_console_keeps_its_accounts_if_their_file_is_gone_or_bro
     path.unlink()
     assert (await signed.client.get("/topics")).status_code == 200
     assert not signed.console.is_open
+
+
+async def test_the_first_account_of_the_command_line_closes_an_open_console(browser, config):
+    assert (await browser.client.get("/topics", follow_redirects=False)).status_code == 200
+    ConsoleAccounts(config.data / "accounts.json").save("ann", role="admin", password=PASSWORD)
+    answer = await browser.client.get("/topics", follow_redirects=False)
+    assert (answer.status_code, answer.headers["location"].split("?")[0]) == (303, "/sign-in")

@@ -8,6 +8,7 @@ from scripts.documentation.spark_options import documentation_of
 
 from pyromq.errors import MQError, SubscriptionParseFailed, UsageError
 from pyromq.message import MessageQueue
+from pyromq.spark.columns import SOURCE_COLUMNS
 from pyromq.spark.given_options import read_options
 from pyromq.spark.read.read_options import ReadOptions
 
@@ -136,3 +137,9 @@ def test_every_option_is_documented():
 def test_the_page_for_users_has_the_options_as_they_are():
     page = Path(__file__).parents[3] / "docs" / "spark-reading.md"
     assert documentation_of(ReadOptions) in page.read_text()
+
+
+def test_the_page_for_users_has_all_columns():
+    page = Path(__file__).parents[3] / "docs" / "spark-reading.md"
+    rows = "\n".join(f"| `{name}` | {type_} |" for name, type_ in SOURCE_COLUMNS.items())
+    assert f"| column | type |\n|---|---|\n{rows}\n\n" in page.read_text()

@@ -1,11 +1,13 @@
 """Options of a write: each checked by itself and with the others."""
 
+import re
 from pathlib import Path
 
 import pytest
 from scripts.documentation.spark_options import documentation_of
 
 from pyromq.errors import UsageError
+from pyromq.spark.columns import SINK_COLUMNS
 from pyromq.spark.given_options import sink_options
 from pyromq.spark.write.sink_options import SinkOptions
 
@@ -51,3 +53,9 @@ def test_what_does_not_fit_is_refused_by_name_and_value(given, text):
 
 def test_the_page_holds_the_table_of_options():
     assert documentation_of(SinkOptions) in (Path(__file__).parents[3] / "docs" / "spark-writing.md").read_text()
+
+
+def test_the_page_holds_all_columns():
+    page = (Path(__file__).parents[3] / "docs" / "spark-writing.md").read_text()
+    table = page.partition("| column | type | |")[2].partition("\n\n")[0]
+    assert set(re.findall(r"`(\w+)`", "".join(row.split("|")[1] for row in table.splitlines()[2:]))) == {*SINK_COLUMNS}

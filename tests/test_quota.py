@@ -10,40 +10,40 @@ from pyromq.quota import Quota, fair_share
 
 def test_a_holder_may_use_a_tenth_of_what_the_others_leave():
     quota = Quota("maxThings", 100)
-    quota.take("greedy", 10, text="too many")
+    quota.acquire("greedy", 10, text="too many")
     with pytest.raises(LimitReached, match=r"10 are its share, or raise maxThings \(now 100\)") as refused:
-        quota.take("greedy", text="10 are its share")
+        quota.acquire("greedy", text="10 are its share")
     assert refused.value.setting == "maxThings"
     assert (quota.used, quota.of("greedy"), len(quota)) == (10, 10, 1)
-    quota.take("next", 9, text="too many")
+    quota.acquire("next", 9, text="too many")
     with pytest.raises(LimitReached):
-        quota.take("next", text="too many")
+        quota.acquire("next", text="too many")
 
 
 def test_each_holder_finds_room_for_one_unless_the_limit_is_hard():
     for is_hard in (False, True):
         quota = Quota("maxThings", 2, is_hard=is_hard)
-        quota.take("a", text="")
-        quota.take("b", text="")
+        quota.acquire("a", text="")
+        quota.acquire("b", text="")
         if is_hard:
             with pytest.raises(LimitReached):
-                quota.take("c", text="")
+                quota.acquire("c", text="")
         else:
-            quota.take("c", text="")
+            quota.acquire("c", text="")
 
 
 def test_room_may_be_counted_elsewhere():
     quota = Quota("maxThings", 100)
-    quota.take("a", 3, text="", free=30)
+    quota.acquire("a", 3, text="", free=30)
     with pytest.raises(LimitReached):
-        quota.take("a", text="", free=27)
+        quota.acquire("a", text="", free=27)
 
 
 def test_existing_amounts_count_beyond_a_share_and_what_ends_is_forgotten():
     quota = Quota("maxThings", 10, shares=2)
     quota.add("a", 20)
     assert quota.used == 20
-    quota.give("a", 5)
+    quota.release("a", 5)
     assert quota.of("a") == 15
     quota.end("a")
     quota.end("unknown")

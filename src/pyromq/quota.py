@@ -18,7 +18,7 @@ H = TypeVar("H")
 def fair_share(limit: int, others: int, *, shares: int = SHARES, least: int = 1) -> int:
     """Return how much of `limit` one holder (for example a connection) may use.
 
-    The others use `others`. The result is at least `least`.
+    `others` is the amount that the other holders use. The result is at least `least`.
     """
     return max(least, (limit - others) // shares)
 
@@ -27,7 +27,7 @@ class Quota(Generic[H]):
     """A limit, named `setting`, on the sum of the amounts that all holders use.
 
     A holder is, for example, a connection, a group or an account. Each holder may use the amount `least` even if the
-    limit is reached, and at most `max_each`. If `is_hard` is true, `take` never exceeds the limit.
+    limit is reached, and at most `max_each`. If `is_hard` is true, `acquire` never exceeds the limit.
     """
 
     def __init__(
@@ -71,8 +71,8 @@ class Quota(Generic[H]):
         if is_full or self.of(holder) + amount > self.share_of(holder, free=free):
             raise LimitReached(self.setting, self.limit, text)
 
-    def take(self, holder: H, amount: int = 1, *, text: str, free: int | None = None) -> None:
-        """Add `amount` to what a holder uses.
+    def acquire(self, holder: H, amount: int = 1, *, text: str, free: int | None = None) -> None:
+        """Add `amount` to the amount that a holder uses.
 
         Raises `LimitReached` with this text if the holder may not use so much.
         """
@@ -80,11 +80,11 @@ class Quota(Generic[H]):
         self.add(holder, amount)
 
     def add(self, holder: H, amount: int = 1) -> None:
-        """Add `amount` to what a holder uses, without a check. For uses that cannot be refused."""
+        """Add `amount` to the amount that a holder uses, without a check. For uses that cannot be refused."""
         self.hold(holder, self.of(holder) + amount)
 
-    def give(self, holder: H, amount: int = 1) -> None:
-        """Subtract `amount` from what a holder uses."""
+    def release(self, holder: H, amount: int = 1) -> None:
+        """Subtract `amount` from the amount that a holder uses."""
         self.hold(holder, self.of(holder) - amount)
 
     def hold(self, holder: H, amount: int) -> None:

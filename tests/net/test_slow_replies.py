@@ -47,7 +47,7 @@ def a_call(writer=None):
 
 
 def give(answers, work, call=None):
-    return answers.give(work, call or a_call())
+    return answers.submit(work, call or a_call())
 
 
 def work_off(answers):

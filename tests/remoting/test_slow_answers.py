@@ -73,7 +73,7 @@ def slow_replies(pages):
 def dispatched(answerer, slow_replies, guard=None):
     call = a_call()
     call.code, call.header = MaxOffset.code, MaxOffset(topic="t", queue_id=0)
-    dispatcher = Dispatcher(answerer, guard=guard, compute=slow_replies.give)
+    dispatcher = Dispatcher(answerer, guard=guard, compute=slow_replies.submit)
     return dispatcher.dispatch(call)
 
 

@@ -147,7 +147,7 @@ class Broker:
             *(answerer for module in self._modules for answerer in module.answerers),
             guard=next((module.guard for module in self._modules if module.guard is not None), None),
             refusals=state.refusals,
-            compute=state.slow_replies.give,
+            compute=state.slow_replies.submit,
         )
         self._apply_role()
         self.role.listen(self._apply_role)

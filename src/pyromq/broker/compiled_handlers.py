@@ -113,7 +113,7 @@ def _timed_sends(state: SharedState) -> TimedSends:
         TIMER_TOPIC,
         find=find,
         limit_ms=lambda: config.timer_max_delay_seconds * 1000,
-        hurry=timers.hurry,
+        advance_alarm=timers.advance_alarm,
         file=timers.index.file_recent,
         writer_for=lambda: _reply_writer(state, with_handle=True),
         broker_name=config.name,

@@ -226,7 +226,7 @@ class Topics:
             if not (created := quota.of(peer)):
                 peer.on_close += (quota.end,)
             text = f"this connection created {created} {what}, the limit of one connection; create fewer"
-            quota.take(peer, text=text, free=self._free(topic.name))
+            quota.acquire(peer, text=text, free=self._free(topic.name))
         self.put(topic, ChangeCause.AUTOMATIC)
 
     def _refuse_leaving(self, name: str) -> None:

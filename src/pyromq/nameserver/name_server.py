@@ -93,7 +93,7 @@ class NameServer:
             self._configuring,
             guard=guard,
             refusals=refusals,
-            compute=self._slow_replies.give,
+            compute=self._slow_replies.submit,
         )
         config = self.config
         self._server = Server(

@@ -52,13 +52,13 @@ class SlowReplies:
         self._clock = clock
         # Unfinished replies by connection, in order of the turns.
         self._started: dict[RemotingSession, deque[_Started]] = {}
-        self._spent = 0.0  # seconds on replies finished by `give` since the last step
+        self._spent = 0.0  # seconds on replies finished by `submit` since the last step
 
     def __len__(self) -> int:
         """Return the number of unfinished replies."""
         return sum(map(len, self._started.values()))
 
-    def give(self, work: SlowReply, call: Call) -> Outcome:
+    def submit(self, work: SlowReply, call: Call) -> Outcome:
         """Return the reply if one slice of computing suffices, otherwise a future for the reply.
 
         Errors are raised, or set on the future. While other replies are unfinished, the new reply waits for its turn,

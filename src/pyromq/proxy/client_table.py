@@ -75,7 +75,7 @@ class ClientTable:
     def keep_settings(self, client: GrpcClient, size: int) -> None:
         """Count `size` bytes for a client's new settings, which replace the previous. Raises `LimitReached`."""
         more = size - self._settings.of(client)
-        self._settings.take(client, more, text="the clients' settings are too large: subscribe to fewer topics")
+        self._settings.acquire(client, more, text="the clients' settings are too large: subscribe to fewer topics")
 
     def remove(self, client: GrpcClient) -> None:
         """Remove a client and complete its waiting receives."""

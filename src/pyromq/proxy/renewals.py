@@ -95,7 +95,7 @@ class Renewals:
         now = access.clock.monotonic()
         for handle in handles:
             try:
-                self._quota.take(client, text="the client works on too many messages")
+                self._quota.acquire(client, text="the client works on too many messages")
             except LimitReached as error:
                 logger.info("messages of group %s become visible after %g s: %s", group, RENEWED_SECONDS, error)
                 return
@@ -132,7 +132,7 @@ class Renewals:
 
     def _remove(self, holder: _Holder, key: _Key) -> None:
         if holder.messages.pop(key, None) is not None:
-            self._quota.give(holder.client)
+            self._quota.release(holder.client)
         if not holder.messages:
             self._holders.pop(holder.client, None)
 

@@ -226,11 +226,11 @@ def java_hash(text: str):
     return <int32_t> java_hash_on(0, p, p + len(encoded))
 
 
-def make_ready(int descriptor, memory not None, int64_t position, int64_t size, hurry=b"\0"):
+def make_ready(int descriptor, memory not None, int64_t position, int64_t size, urgent=b"\0"):
     """See `pyromq.store.disk.LocalDisk`."""
     cdef Py_buffer view, flag
     cdef int error
-    PyObject_GetBuffer(hurry, &flag, PyBUF_SIMPLE)
+    PyObject_GetBuffer(urgent, &flag, PyBUF_SIMPLE)
     try:
         PyObject_GetBuffer(memory, &view, PyBUF_WRITABLE)
         try:
@@ -246,7 +246,7 @@ def make_ready(int descriptor, memory not None, int64_t position, int64_t size, 
         raise OSError(error, os.strerror(error))
 
 
-cdef int _make_ready(int descriptor, char* file, int64_t position, int64_t end, const char* hurry) noexcept nogil:
+cdef int _make_ready(int descriptor, char* file, int64_t position, int64_t end, const char* urgent) noexcept nogil:
     cdef bint can_populate = True
     cdef int64_t piece_end, start, begun = _worked_ns()
     cdef int error
@@ -265,7 +265,7 @@ cdef int _make_ready(int descriptor, char* file, int64_t position, int64_t end, 
                 return ENOSPC
             can_populate = False  # kernel before Linux 5.14: the first write makes each page
         position = piece_end
-        if position < end and not hurry[0]:
+        if position < end and not urgent[0]:
             begun = _paused(begun)
     return 0
 

@@ -40,7 +40,7 @@ cdef class TimedSends:
     cdef Text handle
     cdef bint has_stirred  # True if the event loop may have new work
     cdef TimerIntake _intake
-    cdef object _find, _limit_ms, _hurry, _file, _writer_for
+    cdef object _find, _limit_ms, _advance_alarm, _file, _writer_for
     cdef bytes _encoded, _words
     cdef const char* _broker_name_between
     cdef Py_ssize_t _broker_name_size

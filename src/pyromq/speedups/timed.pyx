@@ -93,7 +93,7 @@ cdef class TimerIntake:
         self.count += 1
         return 0
 
-    def goes_on(self, int64_t queue_offset):
+    def continues_at(self, int64_t queue_offset):
         cdef int64_t first = self.parked[0].queue_offset
         return first == queue_offset and self.parked[self.count - 1].queue_offset == queue_offset + self.count - 1
 
@@ -138,15 +138,15 @@ cdef class TimedSends:
     """Stores scheduled messages in the timer topic.
 
     `find()` returns queue and counter of the timer topic; None before its first message. `limit_ms()` returns the
-    longest delay in ms. `hurry(due time, now)` is called for a message due before `urgent_ms`. `file()` empties the
+    longest delay in ms. `advance_alarm(due time, now)` is called for a message due before `urgent_ms`. `file()` empties the
     intake into the buckets. `writer_for()` returns the writer of replies with a recall handle.
     """
 
-    def __init__(self, TimerIntake intake, str topic, *, find, limit_ms, hurry, file, writer_for, str broker_name):
+    def __init__(self, TimerIntake intake, str topic, *, find, limit_ms, advance_alarm, file, writer_for, str broker_name):
         self._intake = intake
         self._find = find
         self._limit_ms = limit_ms
-        self._hurry = hurry
+        self._advance_alarm = advance_alarm
         self._file = file
         self._writer_for = writer_for
         self.topic = topic
@@ -203,7 +203,7 @@ cdef class TimedSends:
         intake.put(record.queue_offset, record.log_offset, record.size, due_ms, key_hash, topic)
         if due_ms < intake.urgent_ms:
             self.has_stirred = True
-            self._hurry(due_ms, now_ms)
+            self._advance_alarm(due_ms, now_ms)
         return True
 
     cdef bint _is_there(self) except -1:

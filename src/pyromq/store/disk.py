@@ -116,10 +116,12 @@ class Disk(Protocol):
         process.
         """
 
-    def make_ready(self, descriptor: int, memory: memoryview, position: int, size: int, hurry: Content = b"\0") -> None:
+    def make_ready(
+        self, descriptor: int, memory: memoryview, position: int, size: int, urgent: Content = b"\0"
+    ) -> None:
         """Allocate disk space for unwritten bytes of a mapped file, fill them with zeros and populate their pages.
 
-        For threads: long work has pauses in which other threads can run, but none while byte 0 of `hurry` is set.
+        For threads: long work has pauses in which other threads can run, but none while byte 0 of `urgent` is set.
         """
 
     def drop_pages(self, memory: memoryview, position: int, size: int) -> None:
@@ -229,9 +231,11 @@ class LocalDisk:
         if speedups.is_active:
             records.write_out(descriptor, position, size)
 
-    def make_ready(self, descriptor: int, memory: memoryview, position: int, size: int, hurry: Content = b"\0") -> None:
+    def make_ready(
+        self, descriptor: int, memory: memoryview, position: int, size: int, urgent: Content = b"\0"
+    ) -> None:
         if speedups.is_active:
-            records.make_ready(descriptor, memory, position, size, hurry)
+            records.make_ready(descriptor, memory, position, size, urgent)
         else:  # no pauses: after each pause the thread would wait for Python's interpreter lock
             self.allocate(descriptor, position, size)
             written = 0

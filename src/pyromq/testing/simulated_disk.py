@@ -295,7 +295,9 @@ class SimulatedDisk:
         memory = memoryview(file.content)[:size]
         return memory if write else memory.toreadonly()
 
-    def make_ready(self, descriptor: int, memory: memoryview, position: int, size: int, hurry: Content = b"\0") -> None:
+    def make_ready(
+        self, descriptor: int, memory: memoryview, position: int, size: int, urgent: Content = b"\0"
+    ) -> None:
         self.allocate(descriptor, position, size)  # the allocated bytes are zero
 
     def populate(self, memory: memoryview, position: int, size: int) -> bool:

@@ -171,12 +171,14 @@ class WaitingDisk(LocalDisk):
         self.is_closing = False
         self.has_hurried: list[bool] = []
 
-    def make_ready(self, descriptor: int, memory: memoryview, position: int, size: int, hurry: Content = b"\0") -> None:
+    def make_ready(
+        self, descriptor: int, memory: memoryview, position: int, size: int, urgent: Content = b"\0"
+    ) -> None:
         give_up = time.monotonic() + PATIENCE_SECONDS
-        while not (hurry[0] or self.is_closing) and time.monotonic() < give_up:
+        while not (urgent[0] or self.is_closing) and time.monotonic() < give_up:
             time.sleep(0.0001)
-        self.has_hurried.append(bool(hurry[0]))
-        super().make_ready(descriptor, memory, position, size, hurry)
+        self.has_hurried.append(bool(urgent[0]))
+        super().make_ready(descriptor, memory, position, size, urgent)
 
 
 def test_an_append_that_waits_for_pages_ends_the_pauses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -202,7 +204,7 @@ def test_after_an_append_has_waited_the_next_steps_are_prepared_without_pauses(
 ) -> None:
     monkeypatch.setattr(room_ahead, "FIRST_STRETCH", 16 << 10)
     monkeypatch.setattr(room_ahead, "LAST_STRETCH", 16 << 10)
-    monkeypatch.setattr(room_ahead, "HURRIED_STEPS", 3)
+    monkeypatch.setattr(room_ahead, "URGENT_STEPS", 3)
     config = StoreConfig(tmp_path, **{**SMALL, "segment_bytes": 512 << 10})  # type: ignore[arg-type]
     disk = WaitingDisk()
     store = MessageStore(config, StoppedClock(), store_address=ADDRESS, disk=disk)

@@ -95,7 +95,7 @@ class CommitDecisions:
         )
         self._put_message.put_record(self._record(ENTRIES, LedgerEntry(transaction, attempts, content)))
         decision = self._decisions[transaction]  # the append has called `apply`
-        self._quota.give(decision.holder)
+        self._quota.release(decision.holder)
         self._quota.add(holder)
         decision.holder = holder
         return decision
@@ -123,7 +123,7 @@ class CommitDecisions:
         return self._store.next_offset(LEDGER_TOPIC, ENTRIES) if oldest is None else oldest.queue_offset
 
     def _forget(self, transaction: str) -> None:
-        self._quota.give(self._decisions.pop(transaction).holder)
+        self._quota.release(self._decisions.pop(transaction).holder)
 
     def _record(self, queue_id: int, content: Body) -> StoredMessage:
         self._topics.for_group_retry(LEDGER_TOPIC, QUEUES)  # tools can read only topics with settings

@@ -118,7 +118,7 @@ class HalfBatches:
         """Count the attempt of a run against the quota of this holder, unless it counts against another holder's."""
         attempt = self._open[run.transaction].attempts[run.token]
         if not attempt.holder:
-            self._quota.give(attempt.holder, len(attempt.runs))
+            self._quota.release(attempt.holder, len(attempt.runs))
             attempt.holder = holder
             self._quota.add(attempt.holder, len(attempt.runs))
 
@@ -153,7 +153,7 @@ class HalfBatches:
             return []
         won = [attempt for token in winners if (attempt := undecided.attempts.get(token)) is not None]
         for attempt in undecided.attempts.values():
-            self._quota.give(attempt.holder, len(attempt.runs))
+            self._quota.release(attempt.holder, len(attempt.runs))
         runs = [run for attempt in won for run in attempt.runs.values() if run.messages]
         return sorted(runs, key=lambda run: run.queue_offset)
 
@@ -167,7 +167,7 @@ class HalfBatches:
         for token in self.known(transaction, tokens):
             undecided = self._open[transaction]
             attempt = undecided.attempts.pop(token)
-            self._quota.give(attempt.holder, len(attempt.runs))
+            self._quota.release(attempt.holder, len(attempt.runs))
             if not undecided.attempts:
                 del self._open[transaction]
 

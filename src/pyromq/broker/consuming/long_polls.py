@@ -144,7 +144,7 @@ class LongPolls:
             return poll.future
         polls = self._polls_of(poll.peer)
         text = f"[OVERLOAD]{len(polls)} pulls of this connection wait, the limit of one connection; send fewer"
-        self._quota.take(poll.peer, poll.weight, text=text)
+        self._quota.acquire(poll.peer, poll.weight, text=text)
         poll.due = math.ceil((self._clock.monotonic() + min(seconds, LONGEST_SECONDS)) / _TICK_SECONDS)
         key = poll.topic, poll.queue_id
         waiting = self.parked.get(key)
@@ -284,7 +284,7 @@ class LongPolls:
         if outcome is None:
             return False
         polls.remove(poll)
-        self._quota.give(poll.peer, poll.weight)
+        self._quota.release(poll.peer, poll.weight)
         self._remove(poll)
         poll.future.set_result(outcome)
         return True

@@ -85,7 +85,7 @@ class QueueLocks:
             if lock is None or lock.client_id == client_id or now > lock.ends:
                 if lock is None:
                     text = f"group {group[:80]} locked {len(locks)} queues, the limit of one group; use several groups"
-                    self._quota.take(group, text=text)
+                    self._quota.acquire(group, text=text)
                 since = lock.since if lock is not None and lock.client_id == client_id else now
                 locks[queue] = _Lock(client_id, since, now + LOCK_SECONDS, tied_to)
                 granted.append(queue)
@@ -107,7 +107,7 @@ class QueueLocks:
             lock = locks.get(queue)
             if lock is not None and lock.client_id == client_id:
                 del locks[queue]
-                self._quota.give(group)
+                self._quota.release(group)
                 if (group, queue) in self._refused:
                     self.alarm.schedule_within(0)
         if not locks:
@@ -142,7 +142,7 @@ class QueueLocks:
             ended = [queue for queue, lock in locks.items() if now > lock.ends]
             for queue in ended:
                 del locks[queue]
-            self._quota.give(group, len(ended))
+            self._quota.release(group, len(ended))
             if not locks:
                 del self._locks[group]
 

@@ -67,7 +67,7 @@ else:
             self._parked.append((queue_offset, log_offset, size, scheduled))
             return len(self._parked) < FILED_AT_ONCE
 
-        def goes_on(self, queue_offset: int) -> bool:
+        def continues_at(self, queue_offset: int) -> bool:
             """Return whether the added messages have consecutive queue offsets, from `queue_offset` on."""
             parked = self._parked
             return parked[0][0] == queue_offset and parked[-1][0] == queue_offset + len(parked) - 1
@@ -221,7 +221,7 @@ class TimerIndex:
         count = len(intake)
         if not count:
             return
-        if intake.goes_on(self.moved):
+        if intake.continues_at(self.moved):
             self._file(intake)
             self.moved += count
             self._news = True

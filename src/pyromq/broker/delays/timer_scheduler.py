@@ -153,12 +153,12 @@ class TimerScheduler:
         if self.intake.refusal is not None:
             raise StoreNotWritable(self.intake.refusal)
         if due < self.intake.urgent_ms:
-            self.hurry(due, now)
+            self.advance_alarm(due, now)
         topic, key = message.topic, unique_key_of(text)
         park(message, due)
         return encode_handle(topic, self._config.name, due, key) if key else b""
 
-    def hurry(self, due_ms: int, now_ms: int) -> None:
+    def advance_alarm(self, due_ms: int, now_ms: int) -> None:
         """Let the alarm fire in time for a message that is due before all others."""
         self.intake.urgent_ms = min(due_ms, now_ms + LIST_MS)
         self.alarm.schedule_within((self.intake.urgent_ms - now_ms) / 1000)

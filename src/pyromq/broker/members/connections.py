@@ -247,9 +247,9 @@ class Connections:
         if (more := weight - weights.get(entry, 0)) > 0:
             own = self._quota.of(session)
             text = f"this connection has {own} groups and subscriptions, the limit of one connection; use fewer"
-            self._quota.take(session, more, text=text)
+            self._quota.acquire(session, more, text=text)
         else:
-            self._quota.give(session, -more)
+            self._quota.release(session, -more)
         if weight:
             weights[entry] = weight
         else:

@@ -115,7 +115,7 @@ class ConsumerGroups:
             if not (created := self._creations.of(peer)):
                 peer.on_close += (self._creations.end,)
             text = f"this connection created {created} groups, the limit of one connection; create fewer"
-            self._creations.take(peer, text=text, free=self._config.limits.groups - len(self._table))
+            self._creations.acquire(peer, text=text, free=self._config.limits.groups - len(self._table))
             group = self._table[name] = GroupConfig(name=name)
             self._renew()
         return group

@@ -181,7 +181,7 @@ class InFlight:
         for pop in (*queue.order, *queue.moved.values()):
             queue.earliest_ms = max(queue.earliest_ms, pop.pop_ms + 1)
         self.count -= queue.in_flight
-        self.pops.give(queue.group, len(queue.pops) + len(queue.moved))
+        self.pops.release(queue.group, len(queue.pops) + len(queue.moved))
         queue.in_flight = 0
         queue.pops.clear()
         queue.moved.clear()
@@ -217,7 +217,7 @@ class InFlight:
             pop.parent.unfinished &= ~(1 << pop.start - pop.parent.start)
             pop = pop.parent
         if not pop.unfinished and queue.pops.pop(pop.start, None) is not None:
-            self.pops.give(queue.group)
+            self.pops.release(queue.group)
         if pop.is_orderly and not queue.in_flight and queue.committed < queue.next_offset:
             self._rewind(queue)
 
@@ -241,7 +241,7 @@ class InFlight:
 
     def _drop_moved(self, pop: Pop) -> None:
         del pop.queue.moved[pop.start]
-        self.pops.give(pop.queue.group)
+        self.pops.release(pop.queue.group)
 
     def _take(self, pop: Pop, bits: int) -> None:
         pop.leased &= ~bits

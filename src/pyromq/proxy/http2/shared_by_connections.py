@@ -90,7 +90,7 @@ class SharedByConnections:
         """
         try:
             text = "clients send too many large messages at once: send less at once"
-            self.large.take(stream.connection, stream.need, text=text)
+            self.large.acquire(stream.connection, stream.need, text=text)
         except LimitReached:
             if len(self.waiting) >= MAX_WAITING:
                 raise
@@ -105,7 +105,7 @@ class SharedByConnections:
             if stream in self.waiting:
                 self.waiting.remove(stream)
             return
-        self.large.give(stream.connection, stream.reserved)
+        self.large.release(stream.connection, stream.reserved)
         stream.reserved = 0
         for _ in range(len(self.waiting)):
             self.reserve(self.waiting.popleft())

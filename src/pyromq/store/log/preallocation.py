@@ -21,7 +21,7 @@ MAPPED_BEFORE_END = 64 << 20  # bytes before the log's end whose pages stay mapp
 # their pages read-only: with 32 MiB a fifth of all appended pages cost a page fault.
 LAST_STRETCH = 16 << 20
 # Steps prepared without pauses after an append had to wait: appends that fill 16 MiB within 25 ms outrun the pauses.
-HURRIED_STEPS = 16
+URGENT_STEPS = 16
 
 
 class Preallocation:
@@ -38,8 +38,8 @@ class Preallocation:
         self._allocated_end = 0  # log offset before which disk space is allocated
         self._allocation: Future[None] | None = None  # pending allocation of the next step
         self._next: Future[Segment] | None = None
-        self._hurry = bytearray(1)  # byte 0 is 1 while the threads prepare pages without pauses
-        self._hurried_steps = 0  # number of next steps to prepare without pauses
+        self._urgent = bytearray(1)  # byte 0 is 1 while the threads prepare pages without pauses
+        self._urgent_steps = 0  # number of next steps to prepare without pauses
 
     def extend(self, segment: Segment, needed: int) -> int:
         """Allocate disk space of a segment up to log offset `needed`; return the log offset where allocated space ends.
@@ -48,9 +48,9 @@ class Preallocation:
         segment. Raises `OSError`.
         """
         allocation, self._allocation = self._allocation, None
-        self._hurried_steps = max(self._hurried_steps - 1, 0)
+        self._urgent_steps = max(self._urgent_steps - 1, 0)
         if allocation is not None and not allocation.done():
-            self._hurried_steps = HURRIED_STEPS
+            self._urgent_steps = URGENT_STEPS
         with self._no_pauses():
             if allocation is not None and allocation.exception() is None:  # a failed step is allocated again below
                 self._allocated_end += self._step_bytes
@@ -69,11 +69,11 @@ class Preallocation:
     @contextlib.contextmanager
     def _no_pauses(self) -> Iterator[None]:
         """Context manager in which pages are prepared without pauses, as an append waits for them."""
-        self._hurry[0] = 1
+        self._urgent[0] = 1
         try:
             yield
         finally:
-            self._hurry[0] = self._hurried_steps > 0
+            self._urgent[0] = self._urgent_steps > 0
 
     def begin(self, offset: int) -> None:
         """Continue at log offset `offset` of an opened log. No space after `offset` counts as allocated."""
@@ -110,10 +110,10 @@ class Preallocation:
             self._next = self._file_thread.submit(self._make, base, self._step_bytes)
 
     def _prepare(self, segment: Segment, start: int, end: int) -> None:
-        segment.prepare_unwritten(start - segment.base, end - segment.base, self._hurry)
+        segment.prepare_unwritten(start - segment.base, end - segment.base, self._urgent)
         segment.drop_pages(0, start - segment.base - MAPPED_BEFORE_END)
 
     def _make(self, base: int, size: int) -> Segment:
         segment = self._log.create_durable(base)
-        segment.prepare_unwritten(0, size, self._hurry)
+        segment.prepare_unwritten(0, size, self._urgent)
         return segment

@@ -122,8 +122,8 @@ class Segment:
             self.allocate(start, end)
             self._disk.populate(self.memory, start, end - start)
 
-    def prepare_unwritten(self, start: int, end: int, hurry: Content = b"\0") -> None:
-        """Prepare as `prepare` does, with pauses while byte 0 of `hurry` is 0.
+    def prepare_unwritten(self, start: int, end: int, urgent: Content = b"\0") -> None:
+        """Prepare as `prepare` does, with pauses while byte 0 of `urgent` is 0.
 
         The file positions must never have been written, nor be written meanwhile. Pages that are written first and
         mapped afterwards took 0.3 s of processor time per GiB, on a virtual machine whose host allocates memory on
@@ -132,7 +132,7 @@ class Segment:
         end = min(end, self.size)
         if start < end:
             with opened(self._disk, self.path) as descriptor:
-                self._disk.make_ready(descriptor, self.memory, start, end - start, hurry)
+                self._disk.make_ready(descriptor, self.memory, start, end - start, urgent)
 
     def read(self, pieces: Iterable[tuple[int, int]], *, wait: bool = True) -> list[bytes]:
         """Return copies of ranges of the file; each piece is a file position and a size in bytes.

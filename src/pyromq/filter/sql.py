@@ -95,8 +95,8 @@ def parse_sql(expression: str | None) -> SqlFilter:
 def check_sql(expression: str) -> SqlFilter:
     """Return the filter of an SQL92 expression of pyromq's own client, which is checked more strictly.
 
-    Some expressions that RocketMQ accepts are refused as probable mistakes: text after a complete expression, a
-    property as a condition, and an expression that is never true.
+    Some expressions that RocketMQ accepts are refused as probable mistakes. These are text after a complete expression,
+    a property as a condition, and expressions that are never true.
     """
     wanted, rest = _parsed(expression)
     if rest.kind != END:

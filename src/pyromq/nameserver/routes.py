@@ -124,8 +124,8 @@ class RouteTable:
         The topics of a master replace its old topics if their version or the master's address is new. Topics missing
         from the registration stay, as in RocketMQ. Topics missing in the table are always entered. After the table has
         lost topics, a broker may register one new topic alone, under the version of all topics. A topic with an absurd
-        value is left out: each queue costs every client an object, and Java clients cannot read a route with a number
-        of more than 32 bits. Raises `LimitReached`, or `BrokerError` for a former master of a replica set, before any
+        value is left out: each queue costs every client an object. Java clients cannot read a route with a number of
+        more than 32 bits. Raises `LimitReached`, or `BrokerError` for a former master of a replica set, before any
         change.
         """
         self._check_epoch(broker)

@@ -9,7 +9,7 @@
     2001:db8::1-2f:*                     a range of the part before the last
 
 Source: RocketMQ 4.9.8, RemoteAddressStrategyFactory. Unlike in RocketMQ, `::` in a pattern with `*` stands for as many
-zeros as the address lacks, and a pattern that can never match is refused.
+zeros as the address lacks. A pattern that can never match is refused.
 """
 
 from __future__ import annotations

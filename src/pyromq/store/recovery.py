@@ -5,8 +5,8 @@ compared with their checksums, and their queue entries are written again. If a q
 read, and the queue is written again.
 
 Source: RocketMQ 4.9.8, CommitLog.recoverAbnormally, which truncates the log at the same place. Different from RocketMQ:
-the walk starts at a record that a queue leads to, not at a segment's beginning, and truncated space is filled with
-zeros, so that no old record can reappear.
+the walk starts at a record that a queue leads to, not at a segment's beginning. Truncated space is filled with zeros,
+so that no old record can reappear.
 """
 
 from __future__ import annotations

@@ -202,8 +202,8 @@ class Cluster:
     async def start_broker(self, number: int = 0, replica: int | None = None) -> Broker:
         """Start a stopped or killed broker again, on the same port and folder.
 
-        In a replica set this starts one replica, by default all that do not run, and returns the master's broker once
-        all running replicas are in sync.
+        In a replica set this starts one replica, by default all that do not run. Returns the master's broker once all
+        running replicas are in sync.
         """
         if self._replicas:
             await self.sets[number].start(replica)

@@ -139,8 +139,8 @@ class TimerIndex:
         self._cancelling: Iterator[int] | None = None  # the remaining work on the cancel at queue offset `moved`
         # For recovery: messages delivered since the checkpoint.
         self._unchecked: Iterator[Delivered | None] | None = None
-        # At a follower, which marks the master's deliveries continuously: the log offset before which all deliveries
-        # are marked, and the log offset before which `_unchecked` marks them. None: not a follower.
+        # A follower marks the master's deliveries continuously. Log offset before which all deliveries are marked, and
+        # log offset before which `_unchecked` marks them. None: not a follower.
         self._checked_to: int | None = None
         self._checking_to = 0
         self._kept = BucketCache()

@@ -60,9 +60,9 @@ _LEAVE_SECONDS = 2.0  # longest time that a stop waits for a handover, or for le
 class ReplicaServer:
     """One replica of a set. An async context manager, which starts `broker` as a follower.
 
-    Entering raises as `Broker` does, `RegistryUnavailable` if no endpoint of the registry answers within 10 s, and
-    `UsageError` if the folder, the number or the settings do not fit the set. `failed` completes with an error that
-    ends the replica.
+    Entering raises the errors of `Broker`, and `RegistryUnavailable` if no endpoint of the registry answers within 10
+    s. Entering also raises `UsageError` if the folder, the number or the settings do not fit the set. `failed`
+    completes with an error that ends the replica.
     """
 
     broker: Broker

@@ -70,8 +70,8 @@ class QueueCheck:
 
     `take` gets every intact record of the log in order. Then `findings` yields the faults.
 
-    Afterwards `broken` holds the queues to rebuild, `ends` the maximum offsets of all queues, and `lost` the queue
-    offsets of messages whose records are damaged or missing.
+    Afterwards `broken` holds the queues to rebuild, and `ends` the maximum offsets of all queues. `lost` holds the
+    queue offsets of messages whose records are damaged or missing.
     """
 
     def __init__(self, store: StoppedStore) -> None:

@@ -196,6 +196,21 @@ async def test_marks_leave_with_their_window(database, once_of):
         assert connection is not None
 
 
+def test_a_new_thread_waits_once_for_a_locked_database(tmp_path):
+    statements: list[str] = []
+
+    def connect() -> sqlite3.Connection:
+        connection = sqlite3.connect(tmp_path / "a.db", timeout=0)
+        connection.set_trace_callback(statements.append)
+        return connection
+
+    with Once(connect, "billing")(message(1)):
+        statements.clear()
+        with pytest.raises(sqlite3.OperationalError, match="locked"), Once(connect, "billing")(message(2)):
+            pass
+        assert not [each for each in statements if each.startswith("create")]  # it would wait twice more
+
+
 def test_old_marks_that_cannot_be_deleted_fail_no_work(tmp_path):
     database = Lite(tmp_path)
     with Once(database.connect, "billing", window_seconds=0.001)(message(1)):

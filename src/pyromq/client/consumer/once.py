@@ -30,6 +30,7 @@ create table if not exists pyromq_done (
 _INDEX = "create index if not exists pyromq_done_at on pyromq_done (done_at)"
 _INSERT = "insert into pyromq_done (consumer_group, message_key, done_at) values ({0}, {0}, {0})"
 _INSERT += " on conflict (consumer_group, message_key) do nothing"  # fails if the table has no such primary key
+_LOOK = "select done_at from pyromq_done where consumer_group = '' and message_key = ''"
 _PROBE = "delete from pyromq_done where consumer_group = '' and message_key = '' and done_at = 0"  # no group is empty
 _CLEAN = "delete from pyromq_done where consumer_group = {0} and done_at < {0}"
 
@@ -163,11 +164,11 @@ class _DatabaseMarks:
     def _prepare(self, connection: Any) -> None:
         """Create the table if it is missing, and refuse a connection that commits each statement."""
         try:
-            self._run(connection, _PROBE)  # an account that may not create tables can use the table of another
+            self._run(connection, _LOOK)  # an account that may not create tables can use the table of another
         except Exception:  # noqa: BLE001  each driver has its own error for a missing table
             connection.rollback()
             self._make_table(connection)
-            self._run(connection, _PROBE)
+        self._run(connection, _PROBE)
         if _state(connection) == _IDLE:
             raise UsageError(
                 "the database connection commits each statement by itself; switch autocommit off: work and mark must "

@@ -30,7 +30,7 @@ def test_the_genuine_tool_shows_a_streams_lag(ours: OurServers, home: Path, topi
             planning = StreamPlanning(options, client, FakeClock())
             for _ in range(5):
                 producer.send(Message(topic, b"read"))
-            planning.publish(planning.next(planning.first()), last=True)
+            planning.commit(planning.next(planning.first()), last=True)
         for _ in range(3):
             producer.send(Message(topic, b"not read"))
     printed = Tools(home, ours.namesrv).run([f"consumerProgress -g {options.group}"])[0]

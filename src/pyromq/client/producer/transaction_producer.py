@@ -26,6 +26,7 @@ from pyromq.errors import MQError, StoreCorrupt, Unavailable
 from pyromq.logs import Tracebacks, logger_of
 from pyromq.message import Message, Property, SendResult, SendStatus, StoredMessage
 from pyromq.message_id import parse_offset_id
+from pyromq.net.tasks import Tasks
 from pyromq.record import decode
 from pyromq.remoting.command import Call, Reply
 from pyromq.remoting.dispatch import answers
@@ -224,7 +225,8 @@ class _Checking:
         self._names = NO_NAMESPACE
         self._check = check
         self._ended = ended
-        self._running: set[asyncio.Task[None]] = set()
+        self._running = Tasks()
+        self.stop = self._running.stop  # brokers repeat the checks
         self._room = asyncio.Semaphore(SIDE_BY_SIDE)
 
     def join(self, group: str, names: Namespace) -> None:
@@ -258,16 +260,8 @@ class _Checking:
             )
         else:
             message.topic = self._names.unwrap(message.topic)
-            task = asyncio.get_running_loop().create_task(self._answer(header, message, call))
-            self._running.add(task)
-            task.add_done_callback(self._running.discard)
+            self._running.start(self._answer(header, message, call), name=f"check {message.message_id}")
         return Reply()
-
-    async def stop(self) -> None:
-        """Cancel the running checks of half messages; brokers repeat them."""
-        for task in self._running:
-            task.cancel()
-        await asyncio.gather(*self._running, return_exceptions=True)
 
     async def _answer(self, header: CheckTransaction, message: StoredMessage, call: Call) -> None:
         async with self._room:

@@ -12,7 +12,7 @@ from tests.waiting import REQUEST_SECONDS
 from pyromq.client.consumer.queue_reader import AsyncQueueReader
 from pyromq.clock import SystemClock
 from pyromq.console.search import queue_scan as scanning
-from pyromq.console.search.queue_scan import MatchAll, Projection, QueueScan, narrowed
+from pyromq.console.search.queue_scan import MATCH_ALL, Projection, QueueScan, narrowed
 from pyromq.console.search.search import TextMatch
 from pyromq.message import Message, encode_properties
 from pyromq.record import decode_all
@@ -157,7 +157,7 @@ def test_an_id_is_text_as_well(cluster, stored, data):
 def test_of_everything_the_newest_of_all_queues_come_first(cluster, stored):
     bounds, messages, _ = stored
     page, _ = expected_page(bounds, messages, lambda each: True, limit=50, window=50)
-    found = asyncio.run(scanned(cluster.namesrv, bounds, MatchAll(), 50))
+    found = asyncio.run(scanned(cluster.namesrv, bounds, MATCH_ALL, 50))
     assert [place(each) for each in found.kept] == [place(each) for each in page]
     assert {each.topic for each in found.kept} == set(TOPICS)
     assert found.read == 50 * sum(TOPICS.values())

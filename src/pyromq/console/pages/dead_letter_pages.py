@@ -25,7 +25,7 @@ from pyromq.console.cluster.cluster_snapshot import TopicView
 from pyromq.console.cluster.redrives import MAX_OUTCOMES, RedriveOutcome, RedriveRequest, RedriveRun
 from pyromq.console.pages.search_pages import MessageRow
 from pyromq.console.search.query import LIMITS
-from pyromq.console.search.queue_scan import Projection, QueueScan, ScanResult, bounds_between, narrowed
+from pyromq.console.search.queue_scan import Match, Projection, QueueScan, ScanResult, bounds_between, narrowed
 from pyromq.console.security.console_accounts import Role
 from pyromq.console.view.request_context import MAX_LONG, RequestContext, address, whole
 from pyromq.console.view.routing import change, view
@@ -211,11 +211,10 @@ async def _reasons(context: RequestContext, group: str, wanted: DeadLetterFilter
     return ReasonTable(rows[:MAX_REASONS], len(found.kept), bool(found.before), more, not is_complete)
 
 
-class _IsCopy:
+class _IsCopy(Match):
     """Matches the copies that redrives have sent."""
 
     words = (REDRIVEN_FROM.encode(),)
-    ignores_case = False
 
     def accepts(self, message: StoredMessage) -> bool:
         return REDRIVEN_FROM in message.properties
@@ -281,11 +280,8 @@ def wanted_letters(query: Mapping[str, str]) -> DeadLetterFilter:
     )
 
 
-class _Match:
+class _Match(Match):
     """Matches the dead letters that a redrive would select."""
-
-    words = ()
-    ignores_case = False
 
     def __init__(self, group: str, wanted: DeadLetterFilter) -> None:
         self._group, self._wanted = group, wanted

@@ -49,13 +49,14 @@ async def message(context: RequestContext) -> Response:
         "message.html",
         message=shown,
         name=copy_name(shown),
+        name_of=copy_name,
         original_name=ORIGINAL,
         sent_to=topic,
         body=body,
         life=life,
         life_error=error,
         outcomes=outcomes_of(life or [stored_event(shown)]),
-        copies=[MessageCopy(each) for each in copies],
+        copies=copies,
         waits=await _waits(admin, copies),
         few=FEW,
         link_of=link_of,
@@ -87,14 +88,6 @@ async def _waits(admin: AsyncAdmin, copies: Sequence[StoredMessage]) -> dict[str
         if (delay_ms := delays.get((each.broker_name, level))) is not None:
             found[each.offset_message_id] = Wait(level, delay_ms, each.store_ms + delay_ms)
     return found
-
-
-class MessageCopy:
-    """A copy of a message, as its page lists it."""
-
-    def __init__(self, message: StoredMessage) -> None:
-        self.message = message
-        self.name = copy_name(message)
 
 
 def has_place(message: StoredMessage) -> bool:

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from math import inf
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 from pyromq.client.consumer.pulling import PullResult
 from pyromq.client.consumer.queue_reader import AsyncQueueReader, Bounds
@@ -33,31 +33,21 @@ Order = tuple[float, int, int]  # sort key: negative store time and queue offset
 NOTHING_LEFT_OUT: Order = (inf, 0, 0)
 
 
-class Match(Protocol):
-    """Decides which messages a search finds."""
+class Match:
+    """Decides which messages a search finds: here all, in subclasses fewer.
 
-    @property
-    def words(self) -> tuple[bytes, ...]:
-        """Byte strings of which every matching record contains one, unless its body is compressed.
+    Every matching record contains one of `words`, unless there are none or its body is compressed. With `ignores_case`,
+    `words` are in lower case, and are found in either case.
+    """
 
-        Empty if no such strings are known.
-        """
-
-    @property
-    def ignores_case(self) -> bool:
-        """Whether `words` are in lower case, and are found in either case."""
-
-    def accepts(self, message: StoredMessage) -> bool: ...
-
-
-class MatchAll:
-    """Matches every message."""
-
-    words = ()
+    words: tuple[bytes, ...] = ()
     ignores_case = False
 
     def accepts(self, message: StoredMessage) -> bool:
         return True
+
+
+MATCH_ALL = Match()
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +154,7 @@ class QueueScan(Generic[T]):
         self._limit = limit
         self._ends = time.monotonic() + seconds
         self._tag, self._sql = tag, sql
-        is_filtered = tag != "*" or sql is not None or not isinstance(match, MatchAll)
+        is_filtered = tag != "*" or sql is not None or match is not MATCH_ALL
         size = FIRST_WINDOW if is_filtered else max(limit, 1)
         self._places = [
             _QueueCursor(number, queue, least, most, size, most)

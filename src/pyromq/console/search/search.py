@@ -16,8 +16,8 @@ from pyromq.console.cluster.cluster_clients import ClusterClients
 from pyromq.console.cluster.cluster_snapshot import ClusterSnapshot
 from pyromq.console.search.query import Query
 from pyromq.console.search.queue_scan import (
+    MATCH_ALL,
     Match,
-    MatchAll,
     Projection,
     QueueScan,
     ScanResult,
@@ -232,10 +232,10 @@ def wanted(query: Query) -> tuple[Match, str, str | None]:
     """Return the filters of a query: the match in the console, and tag and expression at the broker."""
     if query.by == "sql" and query.text:
         match = SqlMatch(query.text)
-        return (match, "*", None) if match.of_body else (MatchAll(), "*", query.text)
+        return (match, "*", None) if match.of_body else (MATCH_ALL, "*", query.text)
     if query.by == "tag" and query.text:
-        return MatchAll(), query.text, None
-    return (TextMatch(query.text, match_case=query.match_case) if query.text else MatchAll()), "*", None
+        return MATCH_ALL, query.text, None
+    return (TextMatch(query.text, match_case=query.match_case) if query.text else MATCH_ALL), "*", None
 
 
 async def named(clients: ClusterClients, message: StoredMessage) -> StoredMessage:
@@ -247,7 +247,7 @@ async def named(clients: ClusterClients, message: StoredMessage) -> StoredMessag
     return message
 
 
-class TextMatch:
+class TextMatch(Match):
     """Matches messages with a string in body, properties, keys, tag or id. Ignores case unless `match_case`."""
 
     def __init__(self, text: str, *, match_case: bool = False) -> None:
@@ -257,7 +257,6 @@ class TextMatch:
         words = [(text if match_case else _caseless_part(self._text)).encode()]
         if OF_AN_ID.match(text):
             words += [text.upper().encode(), bytes.fromhex(text)[-_LOG_OFFSET_BYTES:]]
-        self.words: tuple[bytes, ...] = ()
         if words[0]:
             self.words = tuple(words) if match_case else tuple(word.lower() for word in words)
 
@@ -289,14 +288,11 @@ def _caseless_part(text: str) -> str:
     return max(parts, key=len)
 
 
-class SqlMatch:
+class SqlMatch(Match):
     """Matches messages by an SQL92 expression.
 
     A field of a JSON body is `body_name`, a nested field `body_item_sku`.
     """
-
-    words = ()
-    ignores_case = False
 
     def __init__(self, expression: str) -> None:
         self.filter: SqlFilter = check_sql(expression)

@@ -62,10 +62,6 @@ def _parse_role(text: str) -> ConfiguredRole:
     return ConfiguredRole[text]
 
 
-def _write_role(role: ConfiguredRole) -> str:
-    return role.name
-
-
 @dataclass(slots=True)
 class BrokerConfig:
     """Settings of one broker.
@@ -84,7 +80,7 @@ class BrokerConfig:
     broker_id: int = setting(0, "brokerId", range=(0, 1 << 31))
     # ASYNC_MASTER and SYNC_MASTER send their log to slaves, and listen on `port` + 1 and `port` - 2 for that. A SLAVE
     # copies the log of its master. None: a master without slaves, which needs no second port.
-    role: ConfiguredRole | None = setting(None, "brokerRole", read=_parse_role, write=_write_role)
+    role: ConfiguredRole | None = setting(None, "brokerRole", read=_parse_role, write=lambda role: role.name)
     # `host:port` at which a slave gets the master's log; None: the address that name servers give.
     ha_master: str | None = setting(None, "haMasterAddress")
     # Whether pulls of messages that are probably not in memory are referred to a slave.

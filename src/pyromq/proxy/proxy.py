@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -91,9 +92,8 @@ class Proxy:
         sockets = await open_port(self.config.host, self.config.port) if listening is None else [listening]
         sockets[0].setblocking(False)
         self.port = sockets[0].getsockname()[1]
-        first_bytes = FirstBytes(
-            tls, self._clock, self.shared.refusals, factory=self._connection, serve=serve_by_asyncio
-        )
+        factory = partial(Http2Connection, self.shared)
+        first_bytes = FirstBytes(tls, self._clock, self.shared.refusals, factory=factory, serve=serve_by_asyncio)
         self._listener = HandingListener(sockets, first_bytes.add, reactor=None, first_bytes=first_bytes)
         self._tasks.start(every(EXPIRE_SECONDS, self._expire, self._clock), name="close idle connections")
 
@@ -132,9 +132,6 @@ class Proxy:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
-
-    def _connection(self) -> Http2Connection:
-        return Http2Connection(self.shared)
 
     def _open_access(self, signer: Signer | None) -> ClusterAccess:
         return ClusterAccess(

@@ -228,7 +228,9 @@ class Cluster:
         for number in range(self._count):
             self._brokers.append(await self._start(number, self._config(number)))
             if self._linked:
-                self.links.append(await self._stack.enter_async_context(_link_before(self._brokers[-1].config)))
+                config = self._brokers[-1].config
+                link = Link(f"{config.host}:{config.port}", host=LINK_HOST, port=config.port)
+                self.links.append(await self._stack.enter_async_context(link))
 
     async def _start_sets(self) -> None:
         for number in range(self._count):
@@ -267,7 +269,3 @@ class Cluster:
 def connected(config: Config, connections: ConnectionConfig | None) -> Config:
     """Return the configuration of a client with these connections, unless the configuration has connections."""
     return config if config.connections is not None else replace(config, connections=connections)
-
-
-def _link_before(config: BrokerConfig) -> Link:
-    return Link(f"{config.host}:{config.port}", host=LINK_HOST, port=config.port)

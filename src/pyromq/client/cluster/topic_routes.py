@@ -51,7 +51,7 @@ def read_route(topic: str, body: TopicRoute) -> Route:
     _check_counts(topic, counts + ordered)
     addresses = {broker.broker_name: dict(broker.addresses) for broker in body.brokers}
     epochs = {each.broker_name: each.epoch for each in body.brokers if each.failover or each.epoch is not None}
-    queues = sorted(body.queues, key=_broker_name)
+    queues = sorted(body.queues, key=lambda each: each.broker_name)
     if body.order_conf:
         writable = tuple(MessageQueue(topic, name, queue_id) for name, count in ordered for queue_id in range(count))
     else:
@@ -110,10 +110,6 @@ def _ordered_counts(order_conf: str) -> Iterator[tuple[str, int]]:
         broker_name, _, count = part.partition(":")
         if broker_name and count.isdecimal():
             yield broker_name, int(count[:_MAX_DIGITS])
-
-
-def _broker_name(queues: QueuesAtBroker | BrokerAddresses) -> str:
-    return queues.broker_name
 
 
 class Routes:

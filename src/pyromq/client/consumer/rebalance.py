@@ -36,10 +36,6 @@ RETURN_SECONDS = 2.0  # time for members to register again at a restarted broker
 Q = TypeVar("Q", bound=Assigned)
 
 
-def _never(assigned: object) -> str:
-    return ""
-
-
 async def _nothing() -> None:
     pass
 
@@ -64,7 +60,7 @@ class Rebalance(Generic[Q]):
         acquire: Callable[[list[MessageQueue]], Awaitable[list[Q]]],
         revoke: Callable[[list[Q]], Awaitable[None]],
         settle: Callable[[], Awaitable[None]] = _nothing,
-        stuck: Callable[[Q], str] = _never,
+        stuck: Callable[[Q], str] = lambda _: "",
     ) -> None:
         self.assigned = assigned
         self._group = group

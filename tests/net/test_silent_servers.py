@@ -1,6 +1,7 @@
 """Requests to a server that does not answer fail immediately, until the server answers again."""
 
 import asyncio
+import time
 from contextlib import asynccontextmanager, suppress
 
 import pytest
@@ -61,6 +62,18 @@ async def test_a_request_under_way_and_all_later_ones_fail_until_the_server_answ
         link.resume()
         await until(lambda: silent.since_ms(link.address) is None)
         assert (await ask(pool, link.address)).code == 0
+
+
+async def test_a_client_that_stood_still_itself_calls_no_server_silent(monkeypatch):
+    monkeypatch.setattr(silent_servers, "LIFE_SECONDS", 0.2)
+    async with Cluster(linked=True) as cluster, watched() as (pool, _):
+        link = cluster.links[0]
+        link.requests.pause()
+        asking = asyncio.create_task(ask(pool, link.address))
+        await until(lambda: link.connections == 2)  # the other one is the probe's
+        link.requests.resume()
+        time.sleep(0.4)  # noqa: ASYNC251  the process stands still
+        assert (await asking).code == 0
 
 
 async def test_a_port_without_a_server_is_silent_until_somebody_listens():

@@ -16,6 +16,7 @@ from pyromq.remoting.headers import BrokerState
 
 LATE_SECONDS = 5.0  # time limit of the reply to a probe: a later reply still shows that a silent server is only slow
 CHECK_SECONDS = 0.1  # pause between two checks for suspected and silent servers
+_PARTS = 10  # of the wait for a reply: a process that stands still loses one part, and the server keeps the others
 
 
 async def keep_probing(silent: SilentServers, connections: ConnectionConfig, clock: Clock) -> None:
@@ -43,8 +44,7 @@ async def _probe(silent: SilentServers, pool: Pool, address: str, clock: Clock) 
     began = clock.monotonic()
     asking = asyncio.create_task(_sign_of_life(pool, address))
     try:
-        # Unlike `asyncio.timeout`, this accepts an answer that arrived while the event loop was busy.
-        await asyncio.wait({asking}, timeout=silent.life_seconds(address))
+        await _wait_awake(asking, silent.life_seconds(address))
         if not asking.done() and not silent.has_replied_since(address, began):
             is_connected = pool.open_channel(address) is not None
             wrong = "takes requests, but answers none" if is_connected else "cannot be reached"
@@ -57,6 +57,14 @@ async def _probe(silent: SilentServers, pool: Pool, address: str, clock: Clock) 
         silent.probe_answered(address, began)
     elif not isinstance(error, DeadlineExceeded):
         silent.fall_silent(address, str(error))
+
+
+async def _wait_awake(asking: asyncio.Task[None], seconds: float) -> None:
+    """Wait until a task is done, or this process has been awake for some seconds."""
+    for _ in range(_PARTS):
+        if not asking.done():
+            # Unlike `asyncio.timeout`, this accepts an answer that arrived while the event loop was busy.
+            await asyncio.wait({asking}, timeout=seconds / _PARTS)
 
 
 async def _sign_of_life(pool: Pool, address: str) -> None:

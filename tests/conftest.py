@@ -49,6 +49,21 @@ if _has_room_in_memory():
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
 
 
+def _be_patient():
+    """Give clients that are not told otherwise more time than the 3 seconds for which a loaded machine stands still.
+
+    Test modules make configurations when they are imported, which is later.
+    """
+    for config in (ProducerConfig, ConsumerConfig):
+        _, *others = config.__init__.__defaults__
+        config.__init__.__defaults__ = (REQUEST_SECONDS, *others)
+    channel.CONNECT_SECONDS = cluster_client.API_SECONDS = REQUEST_SECONDS
+    cluster_client.ClusterClient.ask.__kwdefaults__["timeout"] = REQUEST_SECONDS
+
+
+_be_patient()
+
+
 def pytest_addoption(parser):
     parser.addoption(
         "--strict-slow",
@@ -116,19 +131,6 @@ def tmp_path(request, tmp_path):
         return
     with tempfile.TemporaryDirectory(prefix="pyromq-") as folder:
         yield Path(folder)
-
-
-@pytest.fixture(scope="session", autouse=True)
-def patient_clients():
-    """Give clients that are not told otherwise more time than the 3 seconds for which a loaded machine stands still."""
-    with pytest.MonkeyPatch.context() as patched:
-        for config in (ProducerConfig, ConsumerConfig):
-            _, *others = config.__init__.__defaults__
-            patched.setattr(config.__init__, "__defaults__", (REQUEST_SECONDS, *others))
-        patched.setattr(channel, "CONNECT_SECONDS", REQUEST_SECONDS)
-        patched.setattr(cluster_client, "API_SECONDS", REQUEST_SECONDS)
-        patched.setitem(cluster_client.ClusterClient.ask.__kwdefaults__, "timeout", REQUEST_SECONDS)
-        yield
 
 
 @pytest.hookimpl(wrapper=True)

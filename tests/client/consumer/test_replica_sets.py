@@ -10,6 +10,7 @@ from tests.waiting import PATIENCE_SECONDS, until
 from pyromq.client.admin.async_admin import AsyncAdmin
 from pyromq.client.client_config import ConsumeFrom, ConsumerConfig
 from pyromq.client.cluster import replica_set_watch
+from pyromq.client.consumer import rebalance
 from pyromq.client.consumer.pull.lite_pull_consumer import AsyncPullConsumer
 from pyromq.client.consumer.push.push_consumer import AsyncConsumer
 from pyromq.client.consumer.queue_reader import AsyncQueueReader
@@ -27,7 +28,10 @@ FEW = QUICK | {"pull_count": 1, "buffered_messages": 1}
 
 
 @pytest.fixture
-async def replicas(tmp_path):
+async def replicas(tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        rebalance, "RETURN_SECONDS", PATIENCE_SECONDS
+    )  # all members return, late if the machine is busy
     async with replica_set(tmp_path) as replicas:
         yield replicas
 

@@ -147,12 +147,13 @@ async def test_two_brokers_show_their_parts_of_one_decision():
 async def test_a_commit_that_did_not_reach_every_broker_is_finished_by_the_next():
     async with (
         Cluster(brokers=2) as cluster,
-        AsyncBatchTransactions("etl", cluster.namesrv, timeout=0.5) as batches,
+        AsyncBatchTransactions("etl", cluster.namesrv) as batches,
+        AsyncBatchTransactions("etl", cluster.namesrv, timeout=0.5) as hasty,
     ):
         results = [await attempt_of(batches, str(number)) for number in range(16)]
         await cluster.stop_broker(1)
         with pytest.raises(Unavailable):
-            await batches.commit("t", results)
+            await hasty.commit("t", results)
         await cluster.start_broker(1)
         outcome = await batches.commit("t", [])  # a repeated job may know nothing of the first attempts
         assert (outcome.by_this, outcome.messages) == (False, 16)

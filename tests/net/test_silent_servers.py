@@ -103,9 +103,12 @@ async def test_a_slow_server_is_silent_only_until_its_first_late_answer(monkeypa
     async with Cluster(linked=True) as cluster, watched() as (pool, silent):
         link = cluster.links[0]
         await ask(pool, link.address)
-        link.answers.delay_seconds = 0.1
+        link.answers.pause()
         with pytest.raises(SilentServer, match="takes requests, but answers none"):
             await ask(pool, link.address)
+        await asyncio.sleep(0.3)  # so late is its first answer
+        link.answers.delay_seconds = 0.1
+        link.answers.resume()
         await until(lambda: silent.since_ms(link.address) is None)
         for _ in range(3):
             assert (await ask(pool, link.address)).code == 0

@@ -18,7 +18,8 @@ async def nothing_is_left(address: tuple[str, int], sent: bytes) -> None:
                 pass
 
     def transports() -> int:
-        return sum(isinstance(each, asyncio.Transport) for each in gc.get_objects())
+        # By the type: `isinstance` fails at a weak proxy of an earlier test whose object is gone.
+        return sum(issubclass(type(each), asyncio.Transport) for each in gc.get_objects())
 
     await asyncio.to_thread(connect)
     gc.collect()
@@ -27,6 +28,6 @@ async def nothing_is_left(address: tuple[str, int], sent: bytes) -> None:
     try:
         for _ in range(3):
             await asyncio.to_thread(connect)
-        await until(lambda: transports() == before)
+        await until(lambda: transports() <= before)  # those of earlier tests may go
     finally:
         gc.enable()

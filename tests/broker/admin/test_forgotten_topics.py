@@ -13,7 +13,8 @@ def holders_of(part: str) -> list[str]:
     gc.collect()
     found = []
     for each in gc.get_objects():
-        texts = [*each, *each.values()] if isinstance(each, dict) else each if isinstance(each, (set, list)) else ()
+        kind = type(each)  # `isinstance` fails at a weak proxy of an earlier test whose object is gone
+        texts = [*each, *each.values()] if issubclass(kind, dict) else each if issubclass(kind, (set, list)) else ()
         if any(isinstance(text, str) and part in text for text in list(texts)):
             found.append(repr(each))
     return found

@@ -27,4 +27,4 @@ def leaves_errors(deliver):
 
 
 def _errors():
-    return sum(isinstance(each, LogFull) for each in gc.get_objects())
+    return sum(type(each) is LogFull for each in gc.get_objects())

@@ -43,7 +43,11 @@ PARTS = [
 
 
 @pytest.mark.parametrize(("extra", "missing", "part"), PARTS)
-def test_a_missing_package_is_named_with_the_command_that_installs_it(extra, missing, part, tmp_path):
+def test_a_missing_package_is_named_with_the_command_that_installs_it(extra, missing, part, tmp_path, monkeypatch):
+    java = tmp_path / "java" / "bin" / "java"  # Spark's commands ask for Java first
+    java.parent.mkdir(parents=True)
+    java.touch(mode=0o755)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "java"))
     if isinstance(part, tuple):
         part = COMMAND.format((*part, str(tmp_path)) if part[-1] == "--data" else part)
     program = f"import sys; sys.modules[{missing!r}] = None; {part}"

@@ -46,7 +46,7 @@ async def test_the_connection_to_a_silent_former_master_is_closed_at_once(replic
         await producer.send(Message("orders", b"1"))
         replicas.links[0].requests.pause()
         sending = producer.send_soon(Message("orders", b"2"))
-        await asyncio.sleep(0.02)
+        await until(lambda: producer._cluster._set_watch._is_silent(old))
         await replicas.register(new, epoch=2)
         await producer._cluster._set_watch.look()
         await asyncio.wait_for(sending, PATIENCE_SECONDS)

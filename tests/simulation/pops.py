@@ -295,7 +295,7 @@ class PopLife:
 
     def redeliver(self) -> None:
         due = self.adrift | {body for body, held in self.held.items() if held.due_ms <= self.time.ms}
-        self.may_repeat |= due & self.copied  # a copy that is not safe after 30 s is made again
+        self.may_repeat |= self.copied & (due | self.acked)  # a copy that is not safe after 30 s is made again
         self.copied |= due
         if self.is_full:
             self.may_repeat |= self.copied

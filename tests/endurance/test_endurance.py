@@ -31,6 +31,7 @@ def test_a_leak_is_named_with_its_rise() -> None:
     assert "b: 6" in text and "RISES by +2" in text
 
 
+@pytest.mark.slow  # matplotlib is loaded
 def test_the_picture_has_a_panel_for_each_unit(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     measurements = Measurements()

@@ -2,6 +2,8 @@
 
 import gc
 
+import pytest
+
 from pyromq import AsyncAdmin, AsyncProducer, Message
 from pyromq.testing import Cluster
 
@@ -20,6 +22,7 @@ def holders_of(part: str) -> list[str]:
     return found
 
 
+@pytest.mark.slow  # all objects of the process are looked at
 async def test_no_name_of_a_deleted_topic_is_kept():
     async with Cluster() as cluster:
         async with AsyncAdmin(cluster.namesrv) as admin, AsyncProducer("sends", cluster.namesrv) as producer:

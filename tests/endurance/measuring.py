@@ -6,6 +6,7 @@ A series has a name such as "steady broker: memory" and a unit. Linux only.
 from __future__ import annotations
 
 import contextlib
+import json
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -75,6 +76,11 @@ class Measurements:
                 self.add(f"{name}: p99", "ms", sorted(waits)[int(len(waits) * 0.99)] * 1000, judged=False)
                 waits.clear()
 
+    def save(self, path: Path) -> None:
+        """Write all series as JSON: the unit and the points of each, by name."""
+        series = {each.name: {"unit": each.unit, "points": each.points} for each in self.series.values()}
+        path.write_text(json.dumps(series))
+
     def verdicts(self) -> list[tuple[bool, str]]:
         """Return for each judged series whether it is flat, and a line that says so in numbers."""
         return [verdict for series in self.series.values() if series.judged for verdict in [_verdict(series)]]
@@ -95,19 +101,23 @@ def _verdict(series: Series) -> tuple[bool, str]:
 
 
 def draw(measurements: Measurements, kills: list[float], path: Path) -> None:
-    """Draw all series as one picture: a panel for each unit, and latencies on a logarithmic axis."""
+    """Draw all series as one picture, latencies on a logarithmic axis.
+
+    Each unit has a panel for judged series, whose small rises the others' scale would hide, and one for the others.
+    """
     from matplotlib import pyplot
 
-    units = list(dict.fromkeys(series.unit for series in measurements.series.values()))
-    figure, panels = pyplot.subplots(len(units), 1, figsize=(11, 2.6 * len(units)), sharex=True, squeeze=False)
-    for panel, unit in zip(panels[:, 0], units, strict=True):
-        for series in measurements.series.values():
-            if series.unit == unit:
+    all_series = measurements.series.values()
+    shown = sorted({(series.unit, not series.judged) for series in all_series})
+    figure, panels = pyplot.subplots(len(shown), 1, figsize=(11, 2.6 * len(shown)), sharex=True, squeeze=False)
+    for panel, (unit, is_drawn_only) in zip(panels[:, 0], shown, strict=True):
+        for series in all_series:
+            if (series.unit, not series.judged) == (unit, is_drawn_only):
                 minutes = [time / 60 for time, _ in series.points]
                 panel.plot(minutes, [value for _, value in series.points], linewidth=1, label=series.name)
         for at in kills:
             panel.axvline(at / 60, color="grey", linewidth=0.5, linestyle=":")
-        panel.set_ylabel(unit)
+        panel.set_ylabel(f"{unit}, not judged" if is_drawn_only else unit)
         panel.set_yscale("log" if unit == "ms" else "linear")
         panel.grid(True, alpha=0.3)
         panel.legend(fontsize=7, loc="upper left", bbox_to_anchor=(1.0, 1.0))

@@ -128,7 +128,9 @@ def main() -> int:
     options.add_argument("--load", type=float, default=LOAD, help="share of the highest rate of sends")
     options.add_argument("--round", type=float, default=300.0, help="seconds from one kill to the next")
     options.add_argument("--seed", type=int, default=int(time.time()))
-    options.add_argument("--to", type=Path, default=Path("build/endurance.png"), help="the picture")
+    options.add_argument(
+        "--to", type=Path, default=Path("build/endurance.png"), help="the picture; its points as JSON beside it"
+    )
     chosen = options.parse_args()
     print(f"{chosen.hours:g} hours at {chosen.load:.0%} load with seed {chosen.seed}", flush=True)
     with tempfile.TemporaryDirectory(prefix="pyromq-endure-") as folder:
@@ -147,6 +149,7 @@ def main() -> int:
         print("\n".join(report.faults[:50]))
     chosen.to.parent.mkdir(parents=True, exist_ok=True)
     draw(report.measurements, report.kills, chosen.to)
+    report.measurements.save(chosen.to.with_suffix(".json"))
     rising = sum(not is_flat for is_flat, _ in verdicts)
     print(
         f"{report.rounds} rounds, {len(report.kills)} kills, {report.sent} sent, {report.confirmed} confirmed,"

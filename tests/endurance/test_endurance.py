@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -38,5 +39,15 @@ def test_the_picture_has_a_panel_for_each_unit(tmp_path: Path) -> None:
     for unit in ("MB", "ms"):
         for value in (1.0, 2.0):
             measurements.add(f"in {unit}", unit, value)
+            measurements.add(f"drawn only in {unit}", unit, value, judged=False)
     draw(measurements, [0.0], tmp_path / "picture.png")
     assert (tmp_path / "picture.png").stat().st_size > 10_000
+
+
+def test_the_points_of_all_series_are_saved(tmp_path: Path) -> None:
+    measurements = Measurements()
+    measurements.add("a", "MB", 1.5)
+    measurements.save(tmp_path / "series.json")
+    series = json.loads((tmp_path / "series.json").read_text())["a"]
+    assert series["unit"] == "MB"
+    assert [value for _, value in series["points"]] == [1.5]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import sys
 from pathlib import Path
 
 import msgspec
@@ -20,6 +21,19 @@ def test_content_comes_back(tmp_path: Path) -> None:
     file.save(b"{2}")
     assert file.load() == b"{2}"
     assert sorted(path.name for path in file.path.parent.iterdir()) == ["topics.json", "topics.json.bak"]
+
+
+def test_saving_interns_no_new_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = JsonFile(tmp_path / "topics.json")
+    file.save(b"{1}")
+    file.save(b"{2}")
+    interned: list[str] = []
+    intern = sys.intern
+    monkeypatch.setattr(sys, "intern", lambda name: interned.append(name) or intern(name))
+    _ = tmp_path / "another"
+    assert interned == ["another"]  # as a new Path does
+    file.save(b"{3}")
+    assert set(interned) <= {"another", *file.path.parts}
 
 
 @pytest.mark.parametrize("damage", ["missing", "empty"])

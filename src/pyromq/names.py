@@ -93,15 +93,15 @@ def check_group(group: str) -> None:
     _check(group, "group", MAX_GROUP_LENGTH, said="the specified group", blank="the specified group is blank")
 
 
-def _check(name: str, kind: str, most: int, *, said: str, blank: str) -> None:
+def _check(name: str, kind: str, max_length: int, *, said: str, blank: str) -> None:
     if not isinstance(name, str):
         raise IllegalName(f"{kind}={name!r:.80} is {type(name).__name__}; a {kind}'s name is a string")
     if not name or name.isspace():
         raise IllegalName(blank)
     if not _LEGAL.match(name):
         raise IllegalName(f"{said}[{excerpt(name)}] contains illegal characters, allowing only {_ALLOWED}")
-    if len(name) > most:
-        raise IllegalName(f"{said}[{excerpt(name, 40)}] is longer than {kind} max length {most}.")
+    if len(name) > max_length:
+        raise IllegalName(f"{said}[{excerpt(name, 40)}] is longer than {kind} max length {max_length}.")
 
 
 def check_producer_group(group: str) -> None:

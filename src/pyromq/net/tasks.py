@@ -71,7 +71,7 @@ class Tasks:
 
 
 def take_error(done: asyncio.Future[Any]) -> None:
-    """Mark the error of a finished future as retrieved: the event loop would log it if nobody awaits the future."""
+    """Retrieve the error of a finished future. The event loop logs an error that nobody retrieves."""
     if not done.cancelled():
         done.exception()
 

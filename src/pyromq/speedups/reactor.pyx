@@ -153,7 +153,7 @@ cdef class Transport(Channel):
             memcpy(self.address, PyBytes_AS_STRING(packed), 8)
 
     def write(self, data):
-        """Send bytes, and keep those that the socket does not accept. Within a burst, send at the burst's end."""
+        """Send bytes, at the burst's end if there is one. Bytes that the socket does not accept are kept."""
         cdef Py_buffer view
         cdef ssize_t sent = 0
         if self._is_closing:

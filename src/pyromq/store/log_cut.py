@@ -25,7 +25,7 @@ from pyromq.logs import logger_of
 from pyromq.message import StoredMessage
 from pyromq.store.checked_file import read_checked, replace_checked
 from pyromq.store.checkpoint import Checkpoint
-from pyromq.store.disk import Disk, make_durable_folder, opened, remove_file
+from pyromq.store.disk import Disk, make_durable_folder, opened, path_beside, remove_file
 from pyromq.store.epoch_file import EpochFile
 from pyromq.store.log.log_walk import Damage, LogWalk
 from pyromq.store.log.segmented_log import Segment, SegmentedLog, sync_folders
@@ -240,7 +240,7 @@ class LogCutter:
     def _copy(self, segment: Segment, target: Path, start: int, end: int) -> None:
         if self._disk.size(target) is not None:
             return  # a start that crashed had copied the bytes
-        beside = target.with_name(target.name + ".tmp")
+        beside = path_beside(target, ".tmp")
         with opened(self._disk, segment.path, write=False) as source, opened(self._disk, beside, create=True) as copy:
             self._disk.resize(copy, 0)
             for at in range(start, end, _PIECE):

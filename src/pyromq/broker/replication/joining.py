@@ -1,4 +1,4 @@
-"""Decides how a follower begins to copy a master's log: from which offset, and after which cut of its own log."""
+"""Decides the log offset at which a follower begins to copy a master's log, and the cut of the follower's own log."""
 
 from __future__ import annotations
 

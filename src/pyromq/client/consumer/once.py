@@ -190,7 +190,6 @@ class _DatabaseMarks:
         try:
             return self._run(connection, _INSERT.format(placeholder), self._group, key, now_ms) == 1
         except BaseException:
-            self._threads.found = None
             self._drop(connection)
             raise
 
@@ -205,14 +204,15 @@ class _DatabaseMarks:
             self._roll_back(connection)
 
     def _roll_back(self, connection: Any) -> None:
-        """Undo the work and its mark. A failing connection is closed, and the next work opens another connection."""
+        """Undo the work and its mark. A connection that fails is closed."""
         try:
             connection.rollback()
         except Exception:  # noqa: BLE001  the first error is raised
-            self._threads.found = None
             self._drop(connection)
 
     def _drop(self, connection: Any) -> None:
+        """Close a connection of this thread. The next work opens another connection."""
+        self._threads.found = None
         with contextlib.suppress(Exception):
             self._open.remove(connection)
             connection.close()

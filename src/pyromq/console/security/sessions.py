@@ -14,7 +14,7 @@ MAX_TRIED = 10_000  # limit of pairs of address and name whose failed sign-ins a
 FREE_TRIES = 5  # failed sign-ins of one name from one address before a pause is required
 FREE_OF_ADDRESS = 100  # failed sign-ins of all names from one address: more than an office behind one address makes
 FIRST_PAUSE, LONGEST_PAUSE = 2.0, 300.0  # first and longest pause after a failed sign-in
-MAX_KEPT_FORMS = 64  # limit of forms kept for visitors who are to sign in, of 64 KiB each
+MAX_KEPT_FORMS = 64  # limit of forms (64 KiB each) that are kept until their visitors have signed in
 KEPT_SECONDS = 900  # time until such a form is forgotten
 FORGOTTEN_SECONDS = 3600.0  # time after the last failed sign-in when failures are forgotten
 

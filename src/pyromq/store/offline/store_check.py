@@ -15,6 +15,7 @@ import msgspec
 from pyromq.errors import ProtocolError, StoreCorrupt
 from pyromq.record import Buffer
 from pyromq.store.checkpoint import CHECKPOINT_BYTES, TIMES, Checkpoint
+from pyromq.store.disk import path_beside
 from pyromq.store.json_file import verified
 from pyromq.store.log.log_walk import Damage
 from pyromq.store.offline.index_check import IndexCheck
@@ -134,7 +135,7 @@ class StoreCheck:
         try:
             checkpoint = decode_checkpoint(verified(path.read_bytes()))
         except (ProtocolError, msgspec.DecodeError, UnicodeDecodeError) as error:
-            beside = path.with_name(path.name + ".bak")
+            beside = path_beside(path, ".bak")
             cure = (
                 Cure.START
                 if beside.exists()

@@ -5,12 +5,13 @@ import signal
 import subprocess
 import threading
 from concurrent.futures import Future
+from pathlib import Path
 
 import pytest
 from tests.cli.conftest import PYROMQ
 from tests.waiting import PATIENCE_SECONDS, wait_until
 
-from pyromq.cli.commands.messages.send import PendingSends
+from pyromq.cli.commands.messages.send import MessageLine, PendingSends
 from pyromq.errors import UsageError
 
 COUNTED = (
@@ -68,6 +69,54 @@ def test_lines_of_one_ordering_key_go_to_one_queue_in_order(cli, served):
     records = [json.loads(line) for line in sent.lines]
     assert len({record["queue"] for record in records}) == 1
     assert [record["queue_offset"] for record in records] == list(range(600))
+
+
+def test_lines_of_json_have_their_own_ordering_keys(cli, served):
+    lines = [{"body": f"{number}", "ordering_key": f"sensor-{number % 50}"} for number in range(200)]
+    lines.append({"body": "200"})
+    text = "\n".join(map(json.dumps, lines)).encode()
+    sent = cli("send", "send-own-order", "--input", "json", "--ordering-key", "sensor-0", "-o", "json", stdin=text)
+
+    queues = [json.loads(line)["queue"] for line in sent.lines]
+    assert len(set(queues)) > 1
+    assert queues == [queues[number % 50] for number in range(200)] + [queues[0]]
+
+
+@pytest.mark.parametrize("field", ["key", "tag", "ordering_keys", "delay", "bodY", "body_error"])
+def test_a_field_of_a_line_that_would_be_lost_is_refused(cli, served, field):
+    line = json.dumps({"body": "x", field: "y"}).encode()
+    refused = cli("send", "send-unknown", "--input", "json", stdin=line)
+
+    assert (refused.code, refused.out) == (1, "")
+    assert "line 1: the line is not a message in JSON, as `pyromq consume -o json` prints it: " in refused.err
+    assert f"unknown field `{field}`" in refused.err
+
+
+def test_each_command_that_prints_messages_prints_lines_that_can_be_sent():
+    known = set(MessageLine.__struct_fields__)
+    fields = [line.partition(": ") for line in (Path(__file__).parents[2] / "json_fields.txt").read_text().splitlines()]
+    printing = {
+        command: set(names.split()) for command, _, names in fields if {"body", "born_host"} <= {*names.split()}
+    }
+
+    assert {"consume", "receive", "dlq show", "message find", "store dump"} <= set(printing)
+    assert {command: names - known for command, names in printing.items() if names - known} == {
+        "dlq list": {"dead_letters"}
+    }
+
+
+@pytest.mark.parametrize(
+    ("line", "text"),
+    [
+        (b"no separator\n", "line 1: 'no separator' is not of the form key:value"),
+        (b"\xff\x1b:value\n", r"line 1: key '\xff\x1b' is not UTF-8"),
+    ],
+)
+def test_a_line_that_is_no_pair_is_quoted_as_text(cli, served, line, text):
+    refused = cli("send", "send-pairs", "--input", "key:value", stdin=line)
+
+    assert (refused.code, refused.out) == (1, "")
+    assert text in refused.err
 
 
 def test_file_is_one_message_byte_for_byte(cli, served, tmp_path):

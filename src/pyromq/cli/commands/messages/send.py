@@ -82,7 +82,8 @@ def send(
     """Send BODY to TOPIC.
 
     Without BODY and --file, every line of standard input is a message; empty lines are skipped. Of a JSON object these
-    fields are read: `body` (sent as JSON unless it is a string) or `body_base64`, `tags`, `keys` and `properties`.
+    fields are read: `body` (sent as JSON unless it is a string) or `body_base64`, `tags`, `keys`, `properties` and
+    `ordering_key`. Other fields of `consume -o json` are ignored; a field with any other name ends the sending.
     """
     kind = options["kind"]
     if body is not None and (file is not None or kind is not None):
@@ -103,6 +104,10 @@ def send(
         read = line_reader(kind or LINES, template)
         not_delayed: list[SendResult] = []  # the first without recall handle, for the warning
 
+        def send_soon(line: bytes) -> Future[SendResult]:
+            message, own_key = read(line)
+            return producer.send_soon(message, ordering_key=own_key if own_key is not None else ordering_key)
+
         def settled(result: SendResult) -> None:
             if output == "json":
                 _show(result, output)
@@ -110,12 +115,7 @@ def send(
                 not_delayed.append(result)
 
         with _opened(file) as stream:
-            _send_lines(
-                stream,
-                lambda line: producer.send_soon(read(line), ordering_key=ordering_key),
-                settled,
-                quiet=output == "json",
-            )
+            _send_lines(stream, send_soon, settled, quiet=output == "json")
         _warn_of_no_delay(delay, not_delayed)
 
 
@@ -328,14 +328,42 @@ def _show(result: SendResult, output: str) -> None:
             click.echo(escaped(f"cancel with: pyromq delay cancel {result.recall_handle}"))
 
 
-class MessageLine(msgspec.Struct):
-    """The fields read from a line of JSON. A body that is not a string is sent as JSON."""
+class MessageLine(msgspec.Struct, forbid_unknown_fields=True):
+    """A line of JSON: a message to send, or a message as commands print it with `-o json`.
 
-    body: Any = msgspec.UNSET
+    An unknown field is refused: a misspelt or unsupported one would be lost unnoticed.
+    """
+
+    body: Any = msgspec.UNSET  # sent as JSON unless it is a string
     body_base64: bytes | msgspec.UnsetType = msgspec.UNSET
     tags: str | None = None
     keys: list[str] | str = []
     properties: dict[str, str] = {}
+    ordering_key: str | None = None
+
+    # Printed by `consume`, `receive`, `message`, `dlq`, `transaction show` and `store dump`, and not part of the copy.
+    topic: Any = None
+    broker: Any = None
+    queue: Any = None
+    queue_offset: Any = None
+    log_offset: Any = None
+    size: Any = None
+    message_id: Any = None
+    offset_message_id: Any = None
+    born_time: Any = None
+    born_host: Any = None
+    store_time: Any = None
+    sys_flag: Any = None
+    reconsume_times: Any = None
+    receipt_handle: Any = None
+    damaged: Any = None
+    group: Any = None
+    producer_group: Any = None
+    checks: Any = None
+    original_topic: Any = None
+    attempts: Any = None
+    reason: Any = None
+    redriven: Any = None
 
     def __post_init__(self) -> None:
         if (self.body is msgspec.UNSET) == (self.body_base64 is msgspec.UNSET):
@@ -344,32 +372,42 @@ class MessageLine(msgspec.Struct):
 
 _decode = msgspec.json.Decoder(MessageLine).decode
 
+_Reader = Callable[[bytes], tuple[Message, str | None]]
 
-def line_reader(kind: str, template: Message) -> Callable[[bytes], Message]:
-    """Return a function that turns a line into a message. The template gives everything that is not in the line.
 
-    The function raises `UnfitBody` for a line in another format.
+def line_reader(kind: str, template: Message) -> _Reader:
+    """Return a function that turns a line into a message and the line's own ordering key.
+
+    The template gives everything that is not in the line. The function raises `UnfitBody` for a line in another format.
     """
     return {LINES: _of_body, KEY_VALUE: _of_pair, JSON: _of_object}[kind](template)
 
 
-def _of_body(template: Message) -> Callable[[bytes], Message]:
-    return lambda line: replace(template, body=line, properties=dict(template.properties))
+def _of_body(template: Message) -> _Reader:
+    return lambda line: (replace(template, body=line, properties=dict(template.properties)), None)
 
 
-def _of_pair(template: Message) -> Callable[[bytes], Message]:
-    def read(line: bytes) -> Message:
+def _of_pair(template: Message) -> _Reader:
+    def read(line: bytes) -> tuple[Message, None]:
         key, separator, value = line.partition(b":")
         if not separator:
-            raise UnfitBody(f"{line[:100]!r} is not of the form key:value")
-        keys = [*template.keys, *key.decode(errors="replace").split()]
-        return replace(template, body=value, keys=keys, properties=dict(template.properties))
+            raise UnfitBody(f"{_quoted(line)} is not of the form key:value")
+        try:
+            keys = [*template.keys, *key.decode().split()]
+        except UnicodeDecodeError as error:
+            raise UnfitBody(f"key {_quoted(key)} is not UTF-8; correct the encoding of the input") from error
+        return replace(template, body=value, keys=keys, properties=dict(template.properties)), None
 
     return read
 
 
-def _of_object(template: Message) -> Callable[[bytes], Message]:
-    def read(line: bytes) -> Message:
+def _quoted(line: bytes) -> str:
+    """Return a part of the input for an error: on one line, with escapes for bytes that are not UTF-8."""
+    return f"'{excerpt(line.decode(errors='backslashreplace'), 100)}'"
+
+
+def _of_object(template: Message) -> _Reader:
+    def read(line: bytes) -> tuple[Message, str | None]:
         try:
             found = _decode(line)
         except (msgspec.MsgspecError, ValueError, RecursionError) as error:
@@ -379,12 +417,13 @@ def _of_object(template: Message) -> Callable[[bytes], Message]:
         body = found.body_base64 if isinstance(found.body_base64, bytes) else found.body
         keys = found.keys.split() if isinstance(found.keys, str) else found.keys
         own = {name: value for name, value in found.properties.items() if name not in RESERVED_PROPERTIES}
-        return replace(
+        message = replace(
             template,
             body=body if isinstance(body, bytes) else body.encode() if isinstance(body, str) else encode_json(body),
             tags=found.tags or template.tags,
             keys=[*template.keys, *keys],
             properties=template.properties | own,
         )
+        return message, found.ordering_key
 
     return read

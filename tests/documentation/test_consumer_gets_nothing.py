@@ -84,7 +84,7 @@ def test_no_name_server_answers(lab):
 def test_the_topic_does_not_exist(lab, caplog):
     with caplog.at_level(logging.WARNING):
         lab.member()
-        wait_until(lambda: "does not exist yet; waiting for it" in caplog.text)
+        wait_until(lambda: "waiting for topics that do not exist yet:" in caplog.text)
     assert f"topic {lab.topic}: does not exist yet" in lab.type("doctor", "orders")
 
 

@@ -2,13 +2,14 @@
 
 import asyncio
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from itertools import pairwise
 
 from pyromq.client.client_config import ConsumerConfig
 from pyromq.client.cluster.cluster_client import ClusterClient
 from pyromq.client.consumer.rebalance import AGAIN_SECONDS, SOON_SECONDS, Rebalance
 from pyromq.clock import SystemClock
-from pyromq.message import Message
+from pyromq.message import Message, MessageQueue
 from pyromq.testing import FakeClock
 
 
@@ -72,3 +73,67 @@ async def test_news_make_it_try_again_as_soon_as_at_first(cluster, until):
         await until(lambda: len(runs) == 27)
         await let_run(clock, runs)
     assert runs[-1] - runs[-2] < 2 * SOON_SECONDS
+
+
+async def test_a_cause_that_several_topics_share_is_one_line_once(cluster, caplog):
+    topics = ["orders", "payments", "parcels"]
+    producer = await cluster.producer()
+    for topic in topics:
+        await producer.send(Message(topic, b"1"))
+    client = ClusterClient(cluster.namesrv, SystemClock())
+    await client.start()
+    rebalance = Rebalance(
+        {},
+        "workers",  # the client sends no heartbeat for this group, so the broker does not count it as a member
+        client,
+        ConsumerConfig(),
+        clock=FakeClock(),
+        topics=lambda: [*topics, "missing", "%RETRY%workers"],
+        acquire=hold,
+        revoke=release,
+    )
+    with caplog.at_level("WARNING"):
+        assert not await rebalance.once()
+        assert not await rebalance.once()
+    await client.close()
+    assert len(caplog.messages) == 2
+    assert all(topic in caplog.messages[0] for topic in topics)
+    assert "missing" in caplog.messages[1]
+    assert "%RETRY%" not in caplog.text
+
+
+async def test_queues_to_be_acquired_again_for_one_reason_are_one_line(cluster, caplog):
+    await (await cluster.producer()).send(Message("orders", b"1"))
+    client = ClusterClient(cluster.namesrv, SystemClock())
+    await client.start()
+    route = await client.route("orders")
+    held = {queue: Held(queue) for queue in route.readable}
+    rebalance = Rebalance(
+        held,
+        "workers",
+        client,
+        ConsumerConfig(broadcast=True),
+        clock=FakeClock(),
+        topics=lambda: ["orders"],
+        acquire=hold,
+        revoke=release,
+        stuck=lambda assigned: "were not pulled for a long time",
+    )
+    with caplog.at_level("WARNING"):
+        await rebalance.once()
+    await client.close()
+    (line,) = caplog.messages
+    assert all(str(queue) in line for queue in route.readable)
+
+
+@dataclass(frozen=True)
+class Held:
+    queue: MessageQueue
+
+
+async def hold(queues):
+    return [Held(queue) for queue in queues]
+
+
+async def release(held):
+    pass

@@ -75,7 +75,7 @@ class Rebalance(Generic[Q]):
         self._settle = settle
         self._stuck = stuck
         self._woken = asyncio.Event()
-        self._said: dict[str, str] = {}  # latest warning of each topic, logged once
+        self._logged: dict[str, str] = {}  # why each topic had no share at the latest rebalance; "": it does not exist
         self._seen: list[str] = []  # the group's members in the latest answer of a broker
         # Addresses of brokers to which the connection was lost, until they are asked again.
         self._away: set[str] = set()
@@ -128,23 +128,22 @@ class Rebalance(Generic[Q]):
     async def once(self) -> bool:
         """Rebalance all topics once. Return False if the result is incomplete and the next rebalance must come soon."""
         members: dict[str, list[str]] = {}  # client ids by broker address: each broker is asked once
-        topics = list(self._topics())
-        balanced = True
+        unknown: dict[str, MQError] = {}  # topics whose share is unknown now: their assignment stays
         wanted: set[MessageQueue] = set()
-        for topic in topics:
-            share = await self._share(topic, members)
-            if share is None:
-                balanced = False
+        for topic in list(self._topics()):
+            try:
+                wanted.update(await self._share(topic, members))
+            except MQError as error:
+                unknown[topic] = error
                 wanted.update(queue for queue in self.assigned if queue.topic == topic)
-            else:
-                wanted.update(share)
+        self._log_unknown(unknown)
         doubted = any(self._clock.monotonic() < moment for moment in self._believed_from.values())
-        return await self._become(wanted) and balanced and not doubted
+        return await self._become(wanted) and not unknown and not doubted
 
     async def _become(self, wanted: set[MessageQueue]) -> bool:
         """Revoke the queues that are not wanted, acquire the new ones. Return False if a new queue was not acquired."""
         lost = [assigned for queue, assigned in self.assigned.items() if queue not in wanted]
-        stuck = [assigned for queue, assigned in self.assigned.items() if queue in wanted and self._is_stuck(assigned)]
+        stuck = self._stuck_queues(wanted)
         given = {assigned.queue for assigned in lost + stuck}
         new = sorted(wanted - (self.assigned.keys() - given))
         if lost or new:
@@ -160,29 +159,25 @@ class Rebalance(Generic[Q]):
             await self._settle()
         return len(taken) == len(new)
 
-    def _is_stuck(self, assigned: Q) -> bool:
-        if why := self._stuck(assigned):
-            logger.warning("group %s: %s %s; it is acquired again", self._group, assigned.queue, why)
-        return bool(why)
+    def _stuck_queues(self, wanted: set[MessageQueue]) -> list[Q]:
+        """Return the wanted queues that must be acquired again, and log them, one line for each reason."""
+        stuck: dict[str, list[Q]] = {}
+        for queue, assigned in self.assigned.items():
+            if queue in wanted and (why := self._stuck(assigned)):
+                stuck.setdefault(why, []).append(assigned)
+        for why, queues in stuck.items():
+            names = ", ".join(str(assigned.queue) for assigned in queues)
+            logger.warning("group %s: queues that %s are acquired again: %s", self._group, why, names)
+        return [assigned for queues in stuck.values() for assigned in queues]
 
-    async def _share(self, topic: str, members: dict[str, list[str]]) -> list[MessageQueue] | None:
-        """Return the queues of a topic that this member must have. None if unknown now: the assignment stays."""
-        try:
-            route = await self._cluster.route(topic)
-            if self._config.broadcast:
-                return list(route.readable)
-            clients = await self._members(route, members)
-            queues = sorted(route.readable)
-            share = self._allocate(queues, clients) if queues else []
-        except TopicNotFound:
-            if not topic.startswith(RETRY_PREFIX):  # brokers create the retry topic soon after the first heartbeat
-                self._warn_once(topic, f"topic {topic} does not exist yet; waiting for it")
-            return None
-        except MQError as error:
-            self._warn_once(topic, f"queues of topic {topic} stay as they are: {error}")
-            return None
-        self._said.pop(topic, None)
-        return share
+    async def _share(self, topic: str, members: dict[str, list[str]]) -> list[MessageQueue]:
+        """Return the queues of a topic that this member must have. Raises `MQError` if they are unknown now."""
+        route = await self._cluster.route(topic)
+        if self._config.broadcast:
+            return list(route.readable)
+        clients = await self._members(route, members)
+        queues = sorted(route.readable)
+        return self._allocate(queues, clients) if queues else []
 
     def _allocate(self, queues: list[MessageQueue], clients: list[str]) -> list[MessageQueue]:
         """Run the strategy with names that include the namespace, as strategies of Java members see them."""
@@ -223,7 +218,17 @@ class Rebalance(Generic[Q]):
             await self._cluster.heartbeat()  # the broker has forgotten this client, or does not know it yet
         raise Unavailable(f"broker {address} does not count this client among the members of group {self._group}")
 
-    def _warn_once(self, subject: str, text: str) -> None:
-        if self._said.get(subject) != text:
-            self._said[subject] = text
-            logger.warning("group %s: %s", self._group, text)
+    def _log_unknown(self, unknown: dict[str, MQError]) -> None:
+        """Log why topics have no share now: one line for each reason, and none for a reason logged before."""
+        reasons = {topic: "" if isinstance(error, TopicNotFound) else str(error) for topic, error in unknown.items()}
+        new: dict[str, list[str]] = {}
+        for topic, reason in reasons.items():
+            if self._logged.get(topic) != reason and (reason or not topic.startswith(RETRY_PREFIX)):
+                new.setdefault(reason, []).append(topic)
+        self._logged = reasons
+        for reason, topics in new.items():
+            names = ", ".join(topics)
+            if reason:
+                logger.warning("group %s: queues of topics %s stay as they are: %s", self._group, names, reason)
+            else:  # a retry topic is left out: brokers create it soon after the first heartbeat
+                logger.warning("group %s: waiting for topics that do not exist yet: %s", self._group, names)

@@ -250,7 +250,7 @@ async def test_a_stuck_pull_is_begun_anew(cluster, send, consuming, until, caplo
         loop = next(iter(consumer._assignment._loops.values()))
         loop.cancel()
         await clock.advance(200)
-        await until(lambda: "was not pulled for a long time" in caplog.text)
+        await until(lambda: "were not pulled for a long time" in caplog.text)
         await send(range(4, 12))
         await until(lambda: len(seen) == 12)
 

@@ -92,10 +92,10 @@ class PushAssignment:
         await self.queues.leave(seconds)
 
     def stuck(self, assigned: ProcessQueue) -> str:
-        """Return why an assigned queue must be acquired again; "" if there is no reason."""
+        """Return why an assigned queue must be acquired again, to follow "queues that"; "" if there is no reason."""
         if assigned.lock_lost:
             return "may be locked by another member"
-        return "was not pulled for a long time" if self._pulls.is_stuck(assigned) else ""
+        return "were not pulled for a long time" if self._pulls.is_stuck(assigned) else ""
 
     def reset(self, offsets: dict[MessageQueue, int]) -> None:
         """Move assigned queues to these offsets and commit the offsets; messages in flight are dropped.

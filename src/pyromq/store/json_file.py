@@ -160,6 +160,7 @@ def _split(content: bytes) -> tuple[bytes, int | None]:
 
 
 def _with_checksum(content: bytes) -> bytes:
-    if not (content.startswith(b'{"') and content.endswith(b"}")):
+    has_fields = content.startswith(b"{") and content[1:].lstrip().startswith(b'"')  # compact or with line breaks
+    if not (has_fields and content.endswith(b"}")):
         return content  # no checksum is added to a properties file or an object without fields
     return b'%b,"checksum":"%08x"}' % (content[:-1], zlib.crc32(content))

@@ -116,6 +116,16 @@ def test_a_full_disk_lets_young_files_go_a_round_at_a_time(scene: Scene) -> None
     assert len(scene.log_files()) == count - 10
 
 
+@pytest.mark.parametrize(("used", "deleted"), [(85, 0), (86, 1), (87, 2), (88, 3), (99, 10)])
+def test_a_full_disk_costs_only_the_files_that_bring_it_below_the_limit(scene: Scene, used: int, deleted: int) -> None:
+    fill(scene.store, 800)
+    count = len(scene.log_files())
+    size = scene.store.config.segment_bytes
+    scene.store.retention.measure = lambda path: DiskUse(path, used * size, (100 - used) * size)
+    scene.look()
+    assert len(scene.log_files()) == count - deleted
+
+
 def test_young_files_stay_on_a_full_disk_where_that_is_wanted(tmp_path: Path) -> None:
     for scene in scenes(tmp_path, force_expire=False):
         fill(scene.store, 100)

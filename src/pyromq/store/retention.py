@@ -190,14 +190,24 @@ class Retention:
         too_many = 0
         if (limit := self._config.retained_bytes) is not None:
             too_many = len(segments) - limit // self._config.segment_bytes
-        count = 0
+        count, to_free = 0, self._bytes_to_free()
         for segment in self._candidates:
             end = segment.base + segment.size
-            is_due = end <= self.expired_to or self._is_forced or count < too_many or self._is_older(end, age_ms)
+            is_due = end <= self.expired_to or to_free > 0 or count < too_many or self._is_older(end, age_ms)
             if end > keep_from or not is_due:
                 break
             count += 1
+            to_free -= segment.size
         return count
+
+    def _bytes_to_free(self) -> int:
+        """Return the bytes to delete at any age, so that the disk use is `disk_force_percent`; 0 if it is lower.
+
+        RocketMQ deletes ten files in this case, also if one would be enough.
+        """
+        if self._use is None or not self._is_forced:
+            return 0
+        return self._use.used - (self._use.used + self._use.free) * self._config.disk_force_percent // 100
 
     def _expired_cuts(self) -> list[Segment]:
         """Return the files of cut bytes that were last written more than `reserved_hours` ago."""

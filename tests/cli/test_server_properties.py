@@ -32,8 +32,29 @@ def test_file_of_the_java_broker_is_a_good_start(tmp_path, caplog):
 
 
 def test_mistyped_setting_is_refused_with_the_nearest():
-    with pytest.raises(UsageError, match=r"broker\.conf: setting 'brokerNam' is unknown; did you mean 'brokerName'\?"):
+    with pytest.raises(UsageError, match=r"broker\.conf: setting 'brokerNam' is unknown, did you mean 'brokerName'\?"):
         broker_settings({"brokerNam": "x"}, data=DATA, source=SOURCE)
+
+
+def test_all_unknown_settings_are_named_at_once():
+    with pytest.raises(UsageError) as refused:
+        broker_settings({"brokerNam": "x", "brokerName": "x", "qqq": "1"}, data=DATA, source=SOURCE)
+    assert str(refused.value) == (
+        "broker.conf: setting 'brokerNam' is unknown, did you mean 'brokerName'?; setting 'qqq' is unknown"
+    )
+
+
+def test_names_of_old_versions_which_rocketmq_ignores_are_ignored(caplog):
+    old = {"storePathConsumeQueue": "/q", "mapedFileSizeCommitLog": "1024", "abortFile": "/a"}
+    assert broker_settings(old, data=DATA, source=SOURCE) == {}
+    assert caplog.messages == [
+        "broker.conf: settings without effect here: abortFile, mapedFileSizeCommitLog, storePathConsumeQueue"
+    ]
+
+
+@pytest.mark.parametrize("text", ["a:1;b:2", "a:1,b:2", " http://a:1 ; b:2/ ", "a:1;;b:2;"])
+def test_name_servers_are_written_as_for_clients(text):
+    assert broker_settings({"namesrvAddr": text}, data=DATA, source=SOURCE) == {"namesrv": ("a:1", "b:2")}
 
 
 @pytest.mark.parametrize(
@@ -61,6 +82,10 @@ def test_a_name_server_without_tls_says_so():
 def test_value_that_does_not_fit_names_file_and_setting():
     with pytest.raises(UsageError, match=r"broker\.conf: property listenPort is 'x'"):
         broker_settings({"listenPort": "x"}, data=DATA, source=SOURCE)
+    with pytest.raises(
+        UsageError, match=r"broker\.conf: property namesrvAddr is 'a:1;b': .* 'b' is not host:port.*; write"
+    ):
+        broker_settings({"namesrvAddr": "a:1;b"}, data=DATA, source=SOURCE)
     with pytest.raises(UsageError, match=r"broker\.conf: property orderMessageEnable is 'yes': write true or false"):
         name_server_settings({"orderMessageEnable": "yes"}, source=SOURCE)
 

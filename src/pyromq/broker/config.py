@@ -42,7 +42,12 @@ _DAY_MS = 86_400_000
 
 
 def _parse_addresses(text: str) -> tuple[str, ...]:
-    return tuple(address.strip() for address in text.split(";") if address.strip())
+    """Return the addresses in the forms that clients accept, too. One of them may be a URL."""
+    parts = (part for part in text.replace(",", ";").split(";") if part.strip())
+    try:
+        return tuple(address for part in parts for address in parse_addresses(part))
+    except UsageError as error:
+        raise ValueError(f"{error}; write HOST:PORT;HOST:PORT, or the URL of an address server") from error
 
 
 class ConfiguredRole(Enum):

@@ -101,6 +101,8 @@ async def serve_both(
         option = "" if address == f"127.0.0.1:{NAMESRV_PORT}" else f" --namesrv {address}"
         if config.tls is not None and config.tls.mode is TlsMode.ENFORCING:
             option += " --tls-ca AUTHORITY.pem"
+        if config.permissions:
+            option += " --access-key KEY --secret-key @FILE"
         click.echo(f"try          pyromq send greetings 'hello world'{option}")
         click.echo(f"             pyromq consume greetings --from beginning{option}")
         if console is not None:

@@ -44,7 +44,8 @@ _REFUSED = {
 _REFUSED_NAMES = {"readOnlyCommitLogStorePaths": "this broker has one folder for its log"}
 
 # Settings without effect here. Source: the setters of RocketMQ 4.9.8's BrokerConfig, MessageStoreConfig,
-# NettyServerConfig, NettyClientConfig and NamesrvConfig.
+# NettyServerConfig, NettyClientConfig and NamesrvConfig. The last two lines are names of older versions, which many
+# files still have, and RocketMQ 4.9 ignores.
 _WITHOUT_EFFECT = frozenset(
     """
     accessMessageInMemoryMaxRatio adminBrokerThreadPoolNums autoDeleteUnusedStats bitMapLengthConsumeQueueExt
@@ -80,6 +81,9 @@ _WITHOUT_EFFECT = frozenset(
     transientStorePoolSize useEpollNativeSelector useReentrantLockWhenPutMessage waitTimeMillsInHeartbeatQueue
     waitTimeMillsInPullQueue waitTimeMillsInTransactionQueue warmMapedFileEnable writeBufferHighWaterMark
     writeBufferLowWaterMark
+
+    abortFile checkTransactionMessageEnable mapedFileSizeCommitLog mapedFileSizeConsumeQueue storeCheckpoint
+    storePathConsumeQueue storePathIndex
     """.split()  # noqa: SIM905 - one name per line would fill 120 lines
 )
 
@@ -157,11 +161,13 @@ def _check(properties: Mapping[str, str], names: Collection[str], source: Path) 
         reason = _REFUSED.get((name, value.strip().lower())) or (value.strip() and _REFUSED_NAMES.get(name))
         if reason and name not in known:
             raise UsageError(f"{source}: {name}={value} is not possible: {reason}")
-        if name not in known and name not in _WITHOUT_EFFECT and name not in BROKER:
-            near = difflib.get_close_matches(name, known, n=1)
-            raise UsageError(
-                f"{source}: setting {name!r} is unknown" + (f"; did you mean {near[0]!r}?" if near else "")
-            )
+    if unknown := [name for name in properties if name not in known | _WITHOUT_EFFECT | BROKER.keys()]:
+        raise UsageError(f"{source}: " + "; ".join(_unknown(name, known) for name in unknown))
     ignored = sorted(properties.keys() - known)
     if ignored:
         logger.warning("%s: settings without effect here: %s", source, ", ".join(ignored))
+
+
+def _unknown(name: str, known: Collection[str]) -> str:
+    near = difflib.get_close_matches(name, known, n=1)
+    return f"setting {name!r} is unknown" + (f", did you mean {near[0]!r}?" if near else "")

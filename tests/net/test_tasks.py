@@ -54,21 +54,40 @@ async def test_work_may_be_a_coroutine_and_does_not_overlap_itself(tasks, clock)
 
 
 @pytest.mark.parametrize(
-    ("error", "level", "text"),
+    ("error", "levels", "text"),
     [
-        (Unavailable("no name server"), logging.WARNING, "no name server"),
-        (ZeroDivisionError(), logging.ERROR, "failed"),
+        (Unavailable("no name server"), [logging.WARNING], "no name server"),
+        (ZeroDivisionError(), [logging.ERROR] * 2, "failed"),
     ],
 )
-async def test_failing_work_is_logged_and_done_again(tasks, clock, caplog, error, level, text):
+async def test_failing_work_is_logged_and_done_again(tasks, clock, caplog, error, levels, text):
+    times = []
+
     def work():
+        times.append(clock.monotonic())
         raise error
 
     await started(tasks, clock, work)
     await clock.advance(20)
-    assert [record.levelno for record in caplog.records] == [level] * 2
+    assert len(times) == 2
+    assert [record.levelno for record in caplog.records] == levels
     assert "work" in caplog.records[0].getMessage()
     assert text in caplog.records[0].getMessage()
+
+
+async def test_an_error_that_lasts_is_logged_when_it_begins_changes_and_ends(tasks, clock, caplog):
+    caplog.set_level(logging.INFO, logger="pyromq.net.tasks")
+    texts = iter(["full", "full", "full", "read-only", None, None, "full"])
+
+    def work():
+        if (text := next(texts)) is not None:
+            raise Unavailable(text)
+
+    await started(tasks, clock, work)
+    await clock.advance(70)
+    assert [message.rpartition("work")[2] for message in caplog.messages] == [
+        *(": full", ": read-only", " succeeds again", ": full"),
+    ]
 
 
 async def test_stopping_waits_until_each_task_has_ended(tasks, clock):

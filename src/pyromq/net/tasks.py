@@ -6,6 +6,7 @@ import asyncio
 import inspect
 import math
 from collections.abc import Awaitable, Callable, Coroutine
+from types import TracebackType
 from typing import Any
 
 from pyromq.clock import Clock
@@ -30,15 +31,12 @@ async def every(
     An action that fails is logged and runs again at the next time: a task must not end silently.
     """
     await clock.sleep(seconds if first_after is None else first_after)
+    faults = _Faults(getattr(action, "__qualname__", str(action)))
     while True:
-        try:
+        with faults:
             result = action()
             if inspect.isawaitable(result):
                 await result
-        except MQError as error:
-            logger.warning("%s: %s", getattr(action, "__qualname__", action), error)
-        except Exception:
-            logger.exception("%s failed", getattr(action, "__qualname__", action))
         await clock.sleep(seconds)
 
 
@@ -123,11 +121,15 @@ class Alarm:
         is logged and runs again a second later.
         """
         self.schedule_within(first_after)
+        faults = _Faults(action.__qualname__)
         while True:
             while (left := self.seconds_left) > 0:
                 await self._wait(left)
             self._at = math.inf
-            if (seconds := _result(action)) is not None:
+            seconds: float | None = RETRY_SECONDS
+            with faults:
+                seconds = action()
+            if seconds is not None:
                 self.schedule_within(seconds)
             await asyncio.sleep(0)  # other tasks run between two actions
 
@@ -140,11 +142,28 @@ class Alarm:
             self._sleep = None
 
 
-def _result(action: Callable[[], float | None]) -> float | None:
-    try:
-        return action()
-    except MQError as error:
-        logger.warning("%s: %s", action.__qualname__, error)
-    except Exception:
-        logger.exception("%s failed", action.__qualname__)
-    return RETRY_SECONDS
+class _Faults:
+    """Context manager that logs the errors of a repeated action.
+
+    An `MQError` is logged when it begins and when it has ended: a full disk must not fill the log, too.
+    """
+
+    def __init__(self, action: str) -> None:
+        self._action = action
+        self._text = ""  # of the error that lasts; empty after a success
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _: type[BaseException] | None, error: BaseException | None, __: TracebackType | None) -> bool:
+        text = ""
+        if isinstance(error, MQError):
+            text = str(error)
+            if text != self._text:
+                logger.warning("%s: %s", self._action, error)
+        elif isinstance(error, Exception):
+            logger.error("%s failed", self._action, exc_info=error)
+        elif error is None and self._text:
+            logger.info("%s succeeds again", self._action)
+        self._text = text
+        return isinstance(error, Exception)

@@ -60,7 +60,7 @@ def test_texts_of_a_record_that_is_cut_off_are_nowhere():
     message.store_address = bytes(8)
     content = encode(message)
     for end in (30, 80, 300):
-        with pytest.raises(StoreCorrupt, match=r"record at byte 0 is broken"):
+        with pytest.raises(StoreCorrupt, match=r"record at byte 0 is broken: its lengths go beyond the end"):
             texts_at(content[:end])
     assert said_log_offset(content[:35], 0) == -1
 

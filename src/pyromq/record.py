@@ -234,7 +234,7 @@ def decode_plainly(buffer: Buffer, position: int = 0, *, check_crc: bool = False
         topic = record[topic_at + 1 : properties_at].decode()
         properties = record[properties_at + 2 :].decode()
     except (struct.error, IndexError, UnicodeDecodeError) as error:
-        raise StoreCorrupt(f"record at byte {position} is broken: {error}") from error
+        raise _broken(position, error) from error
     if check_crc and _crc32(body) & 0x7FFFFFFF != crc:
         raise StoreCorrupt(f"record at byte {position}: body does not match its checksum")
     return StoredMessage(  # arguments by position: keyword arguments take a third longer
@@ -278,7 +278,7 @@ def decode_labels(buffer: Buffer, position: int) -> RecordHead:
             str(buffer[properties_at + 2 : position + fields[0]], "utf-8"),
         )
     except (struct.error, IndexError, UnicodeDecodeError) as error:
-        raise StoreCorrupt(f"record at byte {position} is broken: {error}") from error
+        raise _broken(position, error) from error
 
 
 def blank(size: int) -> bytes:
@@ -334,7 +334,13 @@ def texts_at(buffer: Buffer, position: int = 0) -> tuple[int, int]:
         topic_at = body_at + 1 + _unpack_int(buffer, body_at - 4)[0]
         return topic_at, topic_at + buffer[topic_at - 1] + 2
     except (struct.error, IndexError) as error:
-        raise StoreCorrupt(f"record at byte {position} is broken: {error}") from error
+        raise _broken(position, error) from error
+
+
+def _broken(position: int, error: Exception) -> StoreCorrupt:
+    if isinstance(error, UnicodeDecodeError):
+        return StoreCorrupt(f"record at byte {position} is broken: its topic or its properties are not UTF-8")
+    return StoreCorrupt(f"record at byte {position} is broken: its lengths go beyond the end of the bytes")
 
 
 def properties_of(record: memoryview) -> memoryview:

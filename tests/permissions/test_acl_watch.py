@@ -92,10 +92,12 @@ def test_an_editor_that_is_still_writing_takes_nobody_away(files):
     assert files.accounts == ["first-1", "second-2"]
 
 
-def test_accounts_of_a_removed_file_are_gone(files):
+def test_accounts_of_a_removed_file_are_gone(files, caplog):
     (files.folder / "plain_acl.yml").unlink()
-    files.look()
+    files.look(5)
     assert files.accounts == []
+    assert f"all requests are refused until {files.folder / 'plain_acl.yml'} has an account" in caplog.text
+    assert len([record for record in caplog.records if record.levelno == logging.WARNING]) == 1
 
 
 def test_a_broken_file_keeps_what_was_good_and_says_so_once(files, caplog):

@@ -33,6 +33,7 @@ from pyromq.names import (
     check_topic,
     is_system_topic,
 )
+from pyromq.plural import counted
 from pyromq.quota import Quota
 from pyromq.remoting.bodies import FILE, DataVersion, TopicConfig, TopicConfigTable, decode_body
 from pyromq.remoting.codes import Permission
@@ -210,7 +211,7 @@ class Topics:
             sys_flag=sys_flag,
         )
         self._create(topic, peer)
-        logger.info("topic %s created with %d queues for %s", name, queues, peer.address)
+        logger.info("topic %s created with %s for %s", name, counted(queues, "queue"), peer.address)
         return topic
 
     def _create(self, topic: TopicConfig, peer: Peer | None) -> None:

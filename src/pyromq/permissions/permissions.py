@@ -18,6 +18,7 @@ from pyromq.logs import logger_of
 from pyromq.permissions.account import Account, Need
 from pyromq.permissions.acl_files import AclFile, AclFolder, Raw, Stamps
 from pyromq.permissions.address_patterns import Address, AddressPattern
+from pyromq.plural import counted
 from pyromq.store.worker import Worker
 
 logger = logger_of(__name__)
@@ -121,11 +122,6 @@ class AclWatch:
     def load(self) -> None:
         """Read the ACL files for the first time, in the calling thread. Raises `UsageError` with the fault."""
         self._take()
-        if not self._permissions.in_force.accounts and not self._permissions.in_force.white_list:
-            logger.warning(
-                "permissions are on without any account: all requests are refused until %s has an account",
-                self._folder.default_file,
-            )
 
     def check(self) -> None:
         """Let the thread check for changed files, unless the previous check is still running."""
@@ -187,7 +183,7 @@ class AclWatch:
                 return
             self._read = stamps
             self._take()
-            logger.info("permissions: %d accounts are in force", len(self._permissions.in_force.accounts))
+            logger.info("permissions in force: %s", counted(len(self._permissions.in_force.accounts), "account"))
         except (MQError, OSError) as error:
             self._permissions.complain(str(error))
 
@@ -195,6 +191,12 @@ class AclWatch:
         reading = self._folder.read()
         self._read = self._seen = reading.stamps
         self._permissions.take(reading.files)
+        in_force = self._permissions.in_force
+        if not in_force.accounts and not in_force.white_list:  # an operator may have moved the file away
+            logger.warning(
+                "permissions are on without any account: all requests are refused until %s has an account",
+                self._folder.default_file,
+            )
 
 
 def _is_equal(one: Raw, other: Raw) -> bool:

@@ -261,6 +261,8 @@ def disk_advice(error: OSError, then: str) -> str:
     """
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return f"{error.strerror}; make room on that disk, then {then}"
+    if error.errno in (errno.EACCES, errno.EPERM):
+        return f"{error.strerror}; check the owner and the permissions, then restart the broker"
     return f"{error.strerror}; check that disk, then restart the broker"
 
 

@@ -15,6 +15,7 @@ from pyromq.errors import StoreCorrupt, StoreNotWritable
 from pyromq.logs import logger_of
 from pyromq.message import StoredMessage
 from pyromq.names import SCHEDULE_TOPIC
+from pyromq.plural import counted
 from pyromq.record import BLANK_MAGIC, BLANK_SIZE, FIXED_SIZE, MAGIC, Buffer, decode, unpack_size_and_magic
 from pyromq.store.batch_appends import BatchListener
 from pyromq.store.disk import disk_advice
@@ -134,10 +135,9 @@ class LogIntake:
         elif expected < offset <= expected + self._max_lost(queue, message):
             begins = not expected and self._log.min_offset > 0  # the log begins after the queue's earlier messages
             if not begins:
-                lost = offset - expected
+                lost = counted(offset - expected, "message")
                 logger.warning(
-                    "queue %s %d: the master lacks %d messages before %d",
-                    *(message.topic, message.queue_id, lost, offset),
+                    "queue %s %d: the master lacks %s before %d", message.topic, message.queue_id, lost, offset
                 )
             queue.begin_at(offset, 0 if begins else message.log_offset)
         elif offset != expected:

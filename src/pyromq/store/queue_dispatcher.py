@@ -12,6 +12,7 @@ from pyromq.filter.filter import tag_hash
 from pyromq.logs import logger_of
 from pyromq.message import NAME_VALUE, PAIRS, Property, StoredMessage, SysFlag
 from pyromq.names import SCHEDULE_TOPIC
+from pyromq.plural import counted
 from pyromq.record import FIXED_SIZE
 from pyromq.store.queue.consume_queue import ConsumeQueue
 
@@ -154,7 +155,9 @@ class QueueDispatcher:
                 return False
             have_expired = expected == 0 and self._start > 0  # or messages of a deleted topic
             if not have_expired:
-                logger.warning("%s: the log has lost %d messages before %d", where, offset - expected, offset)
+                logger.warning(
+                    "%s: the log has lost %s before %d", where, counted(offset - expected, "message"), offset
+                )
             queue.begin_at(offset, 0 if have_expired else message.log_offset)
         else:
             self.damaged_heads.append((message.log_offset, offset))

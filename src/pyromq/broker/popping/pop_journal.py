@@ -31,7 +31,7 @@ from pyromq.clock import Clock
 from pyromq.errors import StoreNotWritable
 from pyromq.logs import logger_of
 from pyromq.remoting.receipt_handle import offsets_in
-from pyromq.store.disk import Disk, make_durable_folder, read_file, remove_file
+from pyromq.store.disk import Disk, disk_advice, make_durable_folder, read_file, remove_file
 
 logger = logger_of(__name__)
 
@@ -79,7 +79,8 @@ class PopJournal:
             contents = [read_file(self._disk, self._folder / name) or b"" for name in names]
         except OSError as error:
             raise StoreNotWritable(
-                f"{self._folder} cannot be read: {error.strerror}; repair the disk, or move the folder away"
+                f"{self._folder} cannot be read: {error.strerror}; check its permissions and the disk, or move the"
+                " folder away"
             ) from error
         for at, name in enumerate(names):
             if int(name) != int(names[0]) + at:
@@ -272,7 +273,7 @@ class PopJournal:
         self._position += len(records)
 
     def _refusal(self, error: OSError) -> StoreNotWritable:
-        return StoreNotWritable(f"{self._folder} cannot be written: {error.strerror}; make room on that disk")
+        return StoreNotWritable(f"{self._folder} cannot be written: {disk_advice(error, 'pops are recorded again')}")
 
 
 class _Reader:

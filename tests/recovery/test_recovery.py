@@ -244,6 +244,19 @@ def test_records_torn_by_a_power_cut_are_cut_off_with_what_is_behind_them(tmp_pa
         assert store.max_log_offset == sent[10].log_offset
 
 
+def test_damage_of_records_that_were_on_disk_is_not_cut_off_after_a_power_cut(tmp_path: Path) -> None:
+    clock = StoppedClock()
+    with opened(tmp_path, clock) as store:
+        sent = fill(store, 30)
+        clock.ms += 60_000
+        fill(store, 1, first=30)
+    (tmp_path / "abort").touch()
+    shutil.rmtree(tmp_path / "consumequeue")  # so that the whole log is read
+    damaged(tmp_path / "commitlog" / f"{0:020}", sent[3].log_offset + 90, "flip")
+    with pytest.raises(StoreCorrupt, match=f"byte {sent[3].log_offset}: .*an intact one follows"), opened(tmp_path):
+        pass
+
+
 def test_queues_are_made_again_from_the_log_byte_for_byte(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         fill(store, 100, queues=3)

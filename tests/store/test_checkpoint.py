@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import struct
 from pathlib import Path
+from random import Random
 
 import pytest
 
 from pyromq.store.checkpoint import Checkpoint
+from pyromq.testing import SimulatedDisk
+from pyromq.testing.simulated_disk import Loss
 
 
 @pytest.fixture
@@ -71,3 +74,22 @@ def test_a_file_cut_short_makes_no_time_later(path: Path, size: int) -> None:
     before = times(path)
     path.write_bytes(path.read_bytes()[:size])
     assert all(after <= time for after, time in zip(times(path), before, strict=True))
+
+
+@pytest.mark.parametrize(("log_ms", "queues_ms"), [(20_000, 60_000), (60_000, 20_000)])
+def test_neither_log_nor_queues_are_trusted_beyond_their_own_flush(log_ms: int, queues_ms: int) -> None:
+    checkpoint = Checkpoint(Path("/checkpoint"))
+    checkpoint.log_ms, checkpoint.queues_ms = log_ms, queues_ms
+    assert 0 < checkpoint.safe_ms < 20_000
+
+
+def test_earlier_times_that_are_saved_outlive_a_power_cut() -> None:
+    disk, path = SimulatedDisk(), Path("/checkpoint")
+    checkpoint = Checkpoint(path, disk)
+    for log_ms in (60_000, 20_000):  # a cut of a replica's log saves earlier times
+        checkpoint.log_ms = log_ms
+        checkpoint.save()
+        disk.sync_folder(path.parent)
+        loaded = Checkpoint(path, disk.after_power_cut(Random(0), Loss.ALL))
+        loaded.load()
+        assert loaded.log_ms == log_ms

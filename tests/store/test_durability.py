@@ -51,6 +51,18 @@ def test_a_killed_process_loses_nothing(flush: FlushMode) -> None:
     assert bodies(opened(disk.after_kill(), flush)) == sent
 
 
+def test_after_a_kill_data_of_a_failed_flush_is_not_trusted() -> None:
+    disk = SimulatedDisk()
+    store = opened(disk)
+    send(store, 5)
+    assert not opened(disk.after_kill()).lost_unflushed
+    disk.refuse = lambda kind, path: errno.EIO if kind == "sync" else None
+    store.wait_flushed(store.max_log_offset)
+    assert not store.flush_due()
+    disk.refuse = lambda kind, path: None
+    assert opened(disk.after_kill()).lost_unflushed
+
+
 @pytest.mark.parametrize("loss", list(Loss))
 def test_a_machine_crash_loses_nothing_that_a_synchronous_flush_confirmed(loss: Loss) -> None:
     disk = SimulatedDisk()

@@ -50,6 +50,26 @@ def test_a_flush_confirms_no_record_that_was_appended_while_it_ran() -> None:
     store.close()
 
 
+def test_the_checkpoint_covers_no_record_that_was_appended_during_a_flush() -> None:
+    disk, clock = SimulatedDisk(), StoppedClock()
+    store = MessageStore(StoreConfig(Path("/srv/store"), **SMALL), clock, store_address=ADDRESS, disk=disk)  # type: ignore[arg-type]
+    store.open()
+    store.append(message())
+
+    def append(_: Path) -> None:
+        clock.ms += 60_000
+        store.append(message())
+
+    disk.while_syncing = append
+    store._flusher.flush_log()
+    assert store._flusher._checkpoint.log_ms == NOON_MS
+    entered_ms = store._log.last_store_ms
+    store._flusher.flush_queues(least_pages=0)
+    assert store._flusher._checkpoint.queues_ms == entered_ms < store._log.last_store_ms
+    disk.while_syncing = lambda path: None
+    store.close()
+
+
 def test_many_waiters_share_a_flush(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with opened(tmp_path, segment_bytes=1 << 20) as store:
         calls = []

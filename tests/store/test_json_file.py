@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import errno
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from random import Random
 
 import msgspec
 import pytest
@@ -12,6 +14,7 @@ import pytest
 from pyromq.errors import StoreCorrupt, StoreError, StoreNotWritable
 from pyromq.store.json_file import JsonFile
 from pyromq.testing import SimulatedDisk
+from pyromq.testing.simulated_disk import Loss
 
 
 def test_content_comes_back(tmp_path: Path) -> None:
@@ -21,6 +24,21 @@ def test_content_comes_back(tmp_path: Path) -> None:
     file.save(b"{2}")
     assert file.load() == b"{2}"
     assert sorted(path.name for path in file.path.parent.iterdir()) == ["topics.json", "topics.json.bak"]
+
+
+def test_saved_content_outlives_a_power_cut() -> None:
+    disk = SimulatedDisk()
+    file = JsonFile(Path("/config/topics.json"), disk)
+    for content in (b"{1}", b"{2}"):
+        file.save(content)
+        assert JsonFile(file.path, disk.after_power_cut(Random(0), Loss.ALL)).load() == content
+
+
+def test_content_of_an_earlier_order_replaces_no_later_one(tmp_path: Path) -> None:
+    file = JsonFile(tmp_path / "topics.json")
+    file.save(b"{2}", order=2)
+    file.save(b"{1}", order=1)
+    assert file.load() == b"{2}"
 
 
 def test_saving_interns_no_new_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -50,14 +68,14 @@ def test_previous_content_stands_in(tmp_path: Path, damage: str) -> None:
     assert (tmp_path / "topics.json.bak").read_bytes() == b"{1}"
 
 
-@pytest.mark.parametrize("is_from_before", [True, False])
-def test_a_folder_that_is_lost_is_not_made_again(tmp_path: Path, is_from_before: bool) -> None:
+@pytest.mark.parametrize("opened", [None, JsonFile.load, lambda file: file.read(bytes)], ids=["saved", "load", "read"])
+def test_a_folder_that_is_lost_is_not_made_again(tmp_path: Path, opened: Callable[[JsonFile], object] | None) -> None:
     path = tmp_path / "config" / "topics.json"
     file = JsonFile(path)
     file.save(b"{1}")
-    if is_from_before:
+    if opened is not None:
         file = JsonFile(path)
-        assert file.load() == b"{1}"
+        assert opened(file) == b"{1}"
     path.parent.rename(tmp_path / "elsewhere")
     with pytest.raises(StoreNotWritable, match=r"topics\.json"):
         file.save(b"{2}")

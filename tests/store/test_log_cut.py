@@ -10,6 +10,7 @@ import pytest
 from pyromq.errors import StoreCorrupt, StoreNotWritable, UsageError
 from pyromq.message import StoredMessage, SysFlag
 from pyromq.slow_work import run_blocking
+from pyromq.store.checkpoint import Checkpoint
 from pyromq.store.disk import LOCAL_DISK, Disk
 from pyromq.store.epoch_file import EpochFile
 from pyromq.store.log_cut import LogCut, kept_files, kept_messages
@@ -180,6 +181,20 @@ def test_a_cut_that_must_not_happen_is_refused_and_changes_nothing(
         store.open(LogCut(at + end, 5, at + confirmed))
     store.close()
     assert files_below(tmp_path) == before
+
+
+def test_the_checkpoint_covers_no_message_that_was_cut(tmp_path: Path) -> None:
+    clock = StoppedClock()
+    with opened(tmp_path, clock) as store:
+        sent = []
+        for number in range(10):
+            clock.ms += 60_000
+            sent += fill(store, 1, first=number)
+    cut_store(tmp_path, sent[6].log_offset).close()
+    checkpoint = Checkpoint(tmp_path / "checkpoint")
+    checkpoint.load()
+    times = checkpoint.log_ms, checkpoint.queues_ms, checkpoint.index_ms
+    assert all(time <= sent[5].store_ms for time in times)
 
 
 def test_an_unclean_store_is_not_cut(tmp_path: Path) -> None:

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from random import Random
 
 import pytest
-from tests.store.making import StoppedClock, bodies, fill, message, opened, small_store
+from tests.store.making import ADDRESS, SMALL, StoppedClock, bodies, fill, message, opened, small_store
 
 from pyromq.errors import StoreNotWritable, UsageError
 from pyromq.slow_work import run_blocking
 from pyromq.store.message_store import MessageStore
 from pyromq.store.retention import DiskUse, measured
+from pyromq.store.store_config import StoreConfig
+from pyromq.testing import SimulatedDisk
+from pyromq.testing.simulated_disk import Loss
 
 HOUR_MS = 3_600_000
 NIGHT_MS = int(datetime(2023, 11, 20, 4, 30).timestamp() * 1000)  # local time, as the setting is
@@ -329,6 +334,40 @@ def test_a_file_that_cannot_be_deleted_is_told_once_and_stays_in_front(
         assert len(told) == 1 and str(blocked) in told[0]
         assert (tmp_path / "commitlog" / f"{4096:020}").exists()
         blocked.rmdir()
+
+
+def simulated(disk: SimulatedDisk, clock: StoppedClock) -> MessageStore:
+    config = StoreConfig(Path("/srv/store"), **SMALL, retained_bytes=2 * 4096)  # type: ignore[arg-type]
+    store = MessageStore(config, clock, store_address=ADDRESS, disk=disk)
+    store.open()
+    return store
+
+
+def test_after_a_power_cut_queues_go_on_counting_though_their_messages_were_deleted() -> None:
+    disk, clock = SimulatedDisk(), StoppedClock()
+    store = simulated(disk, clock)
+    for number in range(30):
+        store.append(message(number, topic="quiet"))
+    fill(store, 100)
+    store._flusher.flush_log()  # and no queue
+    clock.ms += 10_000
+    store.retention.step(1.0)
+    assert Path("/srv/store/commitlog") / f"{0:020}" not in disk.paths()
+    assert simulated(disk.after_power_cut(Random(1), Loss.ALL), clock).next_offset("quiet", 0) == 30
+
+
+def test_nothing_is_deleted_after_a_failed_flush() -> None:
+    disk, clock = SimulatedDisk(), StoppedClock()
+    store = simulated(disk, clock)
+    fill(store, 100)
+    disk.refuse = lambda kind, path: errno.EIO if kind == "sync" else None
+    store.wait_flushed(store.max_log_offset)
+    assert not store.flush_due()
+    disk.refuse = lambda kind, path: None  # the next flush succeeds, and writes nothing
+    before = disk.paths()
+    clock.ms += 10_000
+    store.retention.step(1.0)
+    assert disk.paths() == before
 
 
 def test_use_is_counted_as_df_does(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import os
 import shutil
 import sqlite3
 import subprocess
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -70,17 +71,17 @@ def _tool(name: str) -> str | None:
 
 
 @pytest.fixture(scope="module")
-def postgres_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def postgres_folder() -> Iterator[Path]:
     psycopg = pytest.importorskip("psycopg", reason="needs psycopg: pip install 'psycopg[binary]'")
     initdb, server = _tool("initdb"), _tool("postgres")
     if initdb is None or server is None:
         pytest.skip("PostgreSQL is missing: apt-get install postgresql")
-    folder = Path(tmp_path_factory.mktemp("pg"))
+    # Not below pytest's folder, which the start of another pytest closes to other accounts.
+    temporary = tempfile.TemporaryDirectory(prefix="pyromq-pg-")
+    folder = Path(temporary.name)
     who = {"user": "postgres", "group": "postgres"} if os.getuid() == 0 else {}  # its server refuses to run as root
     if who:
         shutil.chown(folder, **who)
-        for parent in folder.parents[:3]:
-            parent.chmod(parent.stat().st_mode | 0o011)
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "cwd": folder, **who}
     subprocess.run([initdb, "-D", folder / "data", "-U", "postgres", "-A", "trust", "-N"], check=True, **quiet)
     options = ["-c", "listen_addresses=", "-c", f"unix_socket_directories={folder}", "-c", "fsync=off"]
@@ -93,6 +94,7 @@ def postgres_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     yield folder
     process.terminate()
     process.wait(30)
+    temporary.cleanup()
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.slow)])
@@ -134,11 +136,12 @@ def test_the_second_delivery_finds_the_work_done(database, once_of):
     assert database.rows("select amount from sums") == [(5,)]
 
 
-def test_failed_work_leaves_neither_rows_nor_mark(database, once_of):
+@pytest.mark.parametrize("failure", [ZeroDivisionError, KeyboardInterrupt, asyncio.CancelledError])
+def test_failed_work_leaves_neither_rows_nor_mark(database, once_of, failure):
     once = once_of()
-    with pytest.raises(ZeroDivisionError), once(message()) as connection:
+    with pytest.raises(failure), once(message()) as connection:
         database.add(connection, 5)
-        1 / 0  # noqa: B018
+        raise failure
     assert database.rows("select amount from sums") == []
     with once(message()) as connection:
         assert connection is not None
@@ -196,6 +199,32 @@ async def test_marks_leave_with_their_window(database, once_of):
         assert connection is not None
 
 
+async def test_a_group_keeps_its_marks_for_a_window_of_its_own(once_of):
+    clock = FakeClock(1_764_000_000_000)
+    longer = once_of("billing", window_seconds=7 * DAY_SECONDS, clock=clock)
+    shorter = once_of("mail", window_seconds=DAY_SECONDS, clock=clock)
+    for once in (longer, shorter):
+        with once(message(1)):
+            pass
+    await clock.advance(2 * DAY_SECONDS)
+    with shorter(message(2)):
+        pass
+    with longer(message(1)) as connection:
+        assert connection is None
+
+
+async def test_old_marks_are_deleted_once_an_hour(database, once_of):
+    clock = FakeClock(1_764_000_000_000)
+    once = once_of(window_seconds=60, clock=clock)
+    left = []
+    for number, seconds in enumerate((0, 600, 600, 2500)):
+        await clock.advance(seconds)
+        with once(message(number)):
+            pass
+        left.append(len(database.rows("select * from pyromq_done")))
+    assert left == [1, 2, 3, 1]
+
+
 def test_a_new_thread_waits_once_for_a_locked_database(tmp_path):
     statements: list[str] = []
 
@@ -223,7 +252,9 @@ def test_old_marks_that_cannot_be_deleted_fail_no_work(tmp_path):
     for number in (2, 3):
         with once(message(number)) as connection:
             assert connection is not None
-    assert len(database.rows("select * from pyromq_done")) == 3
+        with Once(lambda: sqlite3.connect(database.path, timeout=0), "others")(message(number)):  # no lock is left
+            pass
+    assert len(database.rows("select * from pyromq_done where consumer_group = 'billing'")) == 3
     once.close()
 
 
@@ -449,10 +480,11 @@ class TestRedis:
                 seen.append(client is not None)
         assert seen == [True, False, False]
 
-    def test_failed_work_is_done_again(self, redis_server):
-        once = Once(redis_server(), "failing")
-        with pytest.raises(ZeroDivisionError), once(message()):
-            1 / 0  # noqa: B018
+    @pytest.mark.parametrize("failure", [ZeroDivisionError, KeyboardInterrupt, asyncio.CancelledError])
+    def test_failed_work_is_done_again(self, redis_server, failure):
+        once = Once(redis_server(), f"failing-{failure.__name__}")
+        with pytest.raises(failure), once(message()):
+            raise failure
         with once(message()) as client:
             assert client is not None
 
@@ -474,6 +506,12 @@ class TestRedis:
         wait_until(lambda: not client.exists(name))
         with once(message()) as client:
             assert client is not None
+
+    def test_claim_and_mark_end_by_themselves(self, redis_server):
+        client, name = redis_server(), f"pyromq:done:ending:{message().message_id}"
+        with Once(client, "ending", claim_seconds=60, window_seconds=600)(message()):
+            assert 0 < client.ttl(name) <= 60
+        assert 60 < client.ttl(name) <= 600
 
     def test_a_message_whose_work_is_claimed_is_retried_for_hours(self, redis_server):
         first, second = Once(redis_server(), "long", claim_seconds=3600), Once(redis_server(), "long")

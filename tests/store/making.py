@@ -11,6 +11,7 @@ from pyromq.message import StoredMessage, encode_properties
 from pyromq.store.message_store import MessageStore
 from pyromq.store.queue.consume_queue import FILLER_SIZE
 from pyromq.store.store_config import StoreConfig
+from pyromq.testing import SimulatedDisk
 
 ADDRESS = bytes((127, 0, 0, 1, 0, 0, 0x2A, 0x9F))
 NOON_MS = 1_700_000_000_000
@@ -90,6 +91,16 @@ def crashed_copy(root: Path, target: Path, *, power_loss: bool = False) -> Path:
     if power_loss:
         (target / "abort").write_bytes(b"")
     return target
+
+
+def settle(disk: SimulatedDisk) -> None:
+    """Let the kernel write everything to the disk, as it does after half a minute."""
+    for path in disk.paths():
+        descriptor = disk.open(path)
+        disk.sync(descriptor)
+        disk.close(descriptor)
+    for folder in {parent for path in disk.paths() for parent in path.parents}:
+        disk.sync_folder(folder)
 
 
 def take_away(folder: Path) -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from tests.store.making import settle
 
 from pyromq.broker.popping import pop_journal
 from pyromq.broker.popping.in_flight import InFlight, Pop
@@ -259,5 +260,24 @@ def test_a_follower_discards_the_journal():
     table, journal, _ = open_journal(disk)
     journal.begin()
     journal.note_queue(table.add("g", "orders", 0, 0))
+    settle(disk)
     journal.discard()
-    assert list(open_journal(disk.after_kill())[0]) == []
+    for after in (disk.after_kill(), disk.after_power_cut(random.Random(1), Loss.ALL)):
+        assert list(open_journal(after)[0]) == []
+
+
+def test_a_journal_is_discarded_durably_after_a_kill_while_it_was_deleted():
+    disk = SimulatedDisk()
+    table, journal, _ = open_journal(disk)
+    journal.begin()
+    journal.note_queue(table.add("g", "orders", 0, 0))
+    settle(disk)
+    (name,) = disk.names(FOLDER)
+    disk.remove(FOLDER / name)
+    disk = disk.after_kill()
+    PopJournal(FOLDER, disk, FakeClock(), InFlight()).discard()
+    assert list(open_journal(disk.after_power_cut(random.Random(1), Loss.ALL))[0]) == []
+
+
+def test_a_follower_without_a_journal_discards_nothing():
+    PopJournal(FOLDER, SimulatedDisk(), FakeClock(), InFlight()).discard()

@@ -1,14 +1,20 @@
 """What a broker knows of pops after it was stopped or killed."""
 
 import asyncio
+from random import Random
 
+import pytest
 from tests.broker.folders import killed
 from tests.broker.popping.poppers import EXPIRED, Popper, bodies
 from tests.broker.popping.test_pop_processor import after, committed, send
+from tests.store.making import settle
 
 from pyromq.broker.broker import Broker
 from pyromq.broker.role import BrokerRole
+from pyromq.remoting.headers import DeleteGroup, DeleteTopic
+from pyromq.testing import SimulatedDisk
 from pyromq.testing.killed_folder import keep_as_killed
+from pyromq.testing.simulated_disk import Loss
 
 
 async def popped(config, clock, caller_to, end):
@@ -177,3 +183,25 @@ async def test_messages_of_a_member_that_left_are_redelivered(broker, orders, po
     await asyncio.sleep(0.01)
     await after(clock, 10)
     assert bodies(await popper.pop()) == [b"a"]
+
+
+@pytest.mark.parametrize("deletion", [DeleteTopic(topic="orders"), DeleteGroup(group="g", remove_offsets=True)])
+async def test_a_power_loss_restores_no_pop_of_a_deleted_topic_or_group(config, clock, caller_to, deletion):
+    disk = SimulatedDisk()
+    async with Broker(config, clock, disk=disk) as broker:
+        caller = await caller_to(broker)
+        await caller.create_topic("orders", queues=1)
+        await send(caller, *"abcde")
+        await Popper(caller, clock).ack(*await Popper(caller, clock).pop())
+        settle(disk)
+        deleted = caller.channel.call_soon(deletion, timeout=30)
+        while not deleted.done():
+            await committed(caller, group="another")
+            broker.store.flush_due()
+        await caller.create_topic("orders", queues=1)
+        await send(caller, *"xyz")
+        broker.store._flusher.flush_log()
+        after_loss = disk.after_power_cut(Random(1), Loss.ALL)
+        there = await caller.bodies()
+    async with Broker(config, clock, disk=after_loss) as broker:
+        assert bodies(await Popper(await caller_to(broker), clock).pop()) == sorted(there)

@@ -1,8 +1,9 @@
 """The journal of pops. With it, the messages in flight survive a kill of the process.
 
 A segment is a file of records, named by its sequence number. A new segment begins with a description of all queues.
-After the description, the previous segments are deleted. The journal is flushed only where a power loss has shortened
-a queue. Another power loss loses the last records, and their messages are redelivered.
+After the description, the previous segments are deleted. The journal is flushed only where queue offsets may become
+those of other messages: after a power loss has shortened a queue, and after the deletion of a topic or group. Any other
+power loss loses the last records, and their messages are redelivered.
 
 record       CRC-32 of the rest, begun with the segment's number (4), size of the payload (2), kind (1), payload
 QUEUE        number (4), next offset (8), bytes of the following records that describe the messages in flight (4),
@@ -32,6 +33,7 @@ from pyromq.errors import StoreNotWritable
 from pyromq.logs import logger_of
 from pyromq.remoting.receipt_handle import offsets_in
 from pyromq.store.disk import Disk, disk_advice, make_durable_folder, read_file, remove_file
+from pyromq.store.log.segmented_log import sync_folders
 
 logger = logger_of(__name__)
 
@@ -109,16 +111,17 @@ class PopJournal:
         while not self._describe(float("inf")):
             pass
         if lasting:
-            self._flush()
+            self.flush()
 
     def discard(self) -> None:
-        """Delete the journal, because the queues' offsets may become those of other messages.
+        """Delete the journal durably, because the queues' offsets may become those of other messages.
 
         Raises `StoreNotWritable`.
         """
         try:
             for name in self._disk.names(self._folder):
                 remove_file(self._disk, self._folder / name)
+            sync_folders([self._folder], self._disk)  # also without files: a killed process may have deleted them
         except OSError as error:
             raise StoreNotWritable(f"{self._folder} cannot be emptied: {error.strerror}") from error
 
@@ -132,6 +135,16 @@ class PopJournal:
                 return None
             self._begin_segment()
         return None if self._describe(self._clock.monotonic() + SLICE_SECONDS) else 0.0
+
+    def flush(self) -> None:
+        """Flush all records, and the names of the segments, to disk; blocks. Raises `StoreNotWritable`."""
+        if self._descriptor is None:
+            return
+        try:
+            self._disk.sync(self._descriptor)
+            self._disk.sync_folder(self._folder)
+        except OSError as error:
+            raise self._refusal(error) from error
 
     @property
     def size(self) -> int:
@@ -251,14 +264,6 @@ class PopJournal:
         except OSError as error:
             logger.warning("%s: an old file of pops cannot be deleted: %s", self._folder, error.strerror)
         return True
-
-    def _flush(self) -> None:
-        assert self._descriptor is not None
-        try:
-            self._disk.sync(self._descriptor)
-            self._disk.sync_folder(self._folder)
-        except OSError as error:
-            raise self._refusal(error) from error
 
     def _write(self, records: bytes) -> None:
         try:

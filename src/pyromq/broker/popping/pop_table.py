@@ -153,6 +153,8 @@ class PopTable:
             for dropped in list(self.in_flight.queues(group, topic).values()):
                 self.in_flight.drop(dropped)
                 self._note(partial(self._journal.note_dropped, dropped))
+            # After a power loss the queues would return, and the first messages of a new topic would count as finished.
+            self._note(self._journal.flush)
             return
         queue = self.in_flight.find(group, topic, queue_id)
         if queue is not None and offset != queue.committed:

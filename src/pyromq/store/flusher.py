@@ -116,8 +116,11 @@ class Flusher:
         finally:
             self._presence.close()
             self._answer(self._take(lambda _: True), False)
-            self._queues.remove_deleted()
-            self._resolve(self._take_deletions())
+            deletions = self._take_deletions()
+            try:
+                self._queues.remove_deleted()
+            finally:
+                self._resolve(deletions)
 
     def wait(self, log_offset: int) -> Future[bool]:
         """Return a future that resolves to True once the log before `log_offset` is on disk.
@@ -145,7 +148,10 @@ class Flusher:
             if waits := self._started and self._failure is None:  # otherwise no thread resolves the future
                 self._deletions.append(noted)
         if not (waits and self._disk.in_threads):
-            self._queues.remove_deleted()
+            try:
+                self._queues.remove_deleted()
+            except OSError as error:
+                self._fail(error)
         if waits:
             self._wake.set()
         else:

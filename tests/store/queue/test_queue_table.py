@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from random import Random
 
 import pytest
-from tests.store.making import SMALL, TOPIC, StoppedClock, bodies, crashed_copy, fill, message, opened
+from tests.store.making import ADDRESS, SMALL, TOPIC, StoppedClock, bodies, crashed_copy, fill, message, opened, settle
 from tests.waiting import PATIENCE_SECONDS
 
+from pyromq.errors import StoreNotWritable
 from pyromq.store.message_store import MessageStore
 from pyromq.store.offline.store_check import StoreCheck
 from pyromq.store.store_config import StoreConfig
+from pyromq.testing import SimulatedDisk
+from pyromq.testing.simulated_disk import Loss
 
 OTHER = "payments"
 
@@ -132,6 +137,37 @@ def test_a_deletion_that_was_answered_outlives_a_kill_and_a_topic_made_again_beg
         assert first.queue_offset == 0
     with opened(again) as store:
         assert bodies(store) == [b"body 99"]
+
+
+@pytest.fixture
+def simulated() -> MessageStore:
+    """A store on a simulated disk, with all queues on disk."""
+    disk = SimulatedDisk()
+    store = MessageStore(StoreConfig(Path("/srv"), **SMALL), StoppedClock(), store_address=ADDRESS, disk=disk)  # type: ignore[arg-type]
+    store.open()
+    fill(store, 20)
+    store._flusher.flush_queues(least_pages=0)
+    settle(disk)
+    return store
+
+
+@pytest.mark.parametrize("loss", list(Loss))
+def test_a_deletion_that_was_answered_outlives_a_power_loss(simulated: MessageStore, loss: Loss) -> None:
+    deleted = simulated.delete_topic(TOPIC)
+    simulated.flush_due()
+    assert deleted.done()
+    assert isinstance(simulated.disk, SimulatedDisk)
+    assert simulated.disk.after_power_cut(Random(1), loss).names(Path("/srv/consumequeue")) == []
+
+
+def test_a_deletion_that_the_disk_refuses_to_flush_ends_and_the_store_says_so(simulated: MessageStore) -> None:
+    assert isinstance(simulated.disk, SimulatedDisk)
+    simulated.disk.refuse = lambda kind, path: errno.EIO if kind == "sync_folder" else None
+    assert simulated.delete_topic(TOPIC).done()
+    with pytest.raises(StoreNotWritable, match=r"a flush failed: .*Input/output error"):
+        simulated.append(message())
+    with pytest.raises(StoreNotWritable, match="Input/output error"):
+        simulated.close()
 
 
 def test_a_queue_that_a_deletion_notes_before_its_entries_are_flushed_is_kept(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from pyromq.logs import logger_of
 from pyromq.platforms import platform
 from pyromq.store.checked_file import read_checked, replace_checked
 from pyromq.store.disk import LOCAL_DISK, Disk, remove_file
+from pyromq.store.log.segmented_log import sync_folders
 from pyromq.store.queue.consume_queue import ConsumeQueue, Mappings
 
 logger = logger_of(__name__)
@@ -91,10 +92,10 @@ class QueueTable:
         misfits: list[tuple[ConsumeQueue, StoreCorrupt]] = []
         is_any_sound = False
         for topic in self._disk.names(self.folder):
-            ends = saved_ends.ends.get(topic, {})
-            for name in self._disk.names(self.folder / topic):
+            ends, folder = saved_ends.ends.get(topic, {}), self.folder / topic
+            for name in self._disk.names(folder):
                 end = ends.get(int(name), 0) if name.isdecimal() else None
-                if end or (end is not None and self._disk.is_folder(self.folder / topic / name)):
+                if end or (end is not None and self._disk.is_folder(folder / name)):
                     queue = self.make(topic, int(name))
                     if not crashed and queue.load_as_saved(end):
                         is_any_sound = True
@@ -184,20 +185,26 @@ class QueueTable:
             self._deleted.setdefault(topic, []).extend(mapped)
 
     def remove_deleted(self, between: Callable[[], None] = lambda: None) -> None:
-        """Delete the files of deleted queues; blocks. For the flusher's thread.
+        """Delete the files of deleted queues durably; blocks. For the flusher's thread. Raises `OSError`.
 
         `between` is called after each deleted queue.
         """
-        if self._deleted:
-            self.ends_file.delete()  # otherwise a start after a crash would report the deleted entries as lost
-        for topic in list(self._deleted):
+        if not self._deleted:
+            return
+        self.ends_file.delete()  # otherwise a start after a crash would report the deleted entries as lost
+        topics = list(self._deleted)
+        for topic in topics:
             self._deleted[topic].clear()
             folder = self.folder / topic
             for name in self._disk.names(folder):
                 self._disk.remove_folder(folder / name)
                 between()
             self._disk.remove_folder(folder)
-            del self._deleted[topic]
+        try:
+            sync_folders([self.folder], self._disk)
+        finally:
+            for topic in topics:
+                del self._deleted[topic]
 
     def clear(self) -> None:
         """Delete all queues and their files."""

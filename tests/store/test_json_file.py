@@ -185,3 +185,9 @@ def test_without_any_room_the_content_stays_as_it_was() -> None:
         file.save(b"{3}")
     disk.refuse = lambda kind, path: None
     assert file.load() == b"{2}"
+
+
+def test_a_saved_file_outlives_a_power_loss_in_folders_that_are_new() -> None:
+    path, disk = Path("/srv/a/b/kv.json"), SimulatedDisk()
+    JsonFile(path, disk).save(b"{1}")
+    assert JsonFile(path, disk.after_power_cut(Random(1), Loss.ALL)).load() == b"{1}"

@@ -18,7 +18,7 @@ import msgspec
 
 from pyromq.errors import ProtocolError, StoreCorrupt, StoreError, StoreNotWritable
 from pyromq.logs import logger_of
-from pyromq.store.disk import LOCAL_DISK, Disk, path_beside, read_file, remove_file, write_file
+from pyromq.store.disk import LOCAL_DISK, Disk, make_durable_folder, path_beside, read_file, remove_file, write_file
 
 logger = logger_of(__name__)
 
@@ -37,7 +37,6 @@ class JsonFile:
     def __init__(self, path: Path, disk: Disk = LOCAL_DISK) -> None:
         self.path = path
         self.disk = disk
-        self._is_new = True  # the name of the file's folder may not be on disk
         self._has_folder = False  # a folder lost later is not made again: its disk may be unmounted
         self._saving = threading.Lock()
         self._order = 0
@@ -104,11 +103,8 @@ class JsonFile:
     def _replace(self, content: bytes) -> None:
         try:
             if not self._has_folder:
-                self.disk.make_folder(self.path.parent)
+                make_durable_folder(self.disk, self.path.parent)
                 self._has_folder = True
-            if self._is_new:
-                self.disk.sync_folder(self.path.parent.parent)
-                self._is_new = False
             temporary, content = path_beside(self.path, ".tmp"), _with_checksum(content)
             try:
                 self._write_beside(temporary, content)

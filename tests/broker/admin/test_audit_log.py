@@ -2,6 +2,8 @@
 
 import json
 import logging
+from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -16,7 +18,9 @@ from pyromq.remoting.headers import (
     SaveBrokerSettings,
     SaveGroup,
 )
-from pyromq.store.disk import LocalDisk
+from pyromq.store.disk import LocalDisk, read_file
+from pyromq.testing import FakeClock, SimulatedDisk
+from pyromq.testing.simulated_disk import Loss
 
 
 @pytest.fixture
@@ -156,6 +160,26 @@ async def test_what_is_missing_is_noted_when_the_disk_takes_it_again(path, clock
     gap, kept = path.read_bytes().splitlines()
     assert json.loads(gap)["missing"] == 1
     assert kept == b"kept"
+
+
+def test_a_power_loss_takes_no_written_line(monkeypatch):
+    monkeypatch.setattr(audit_log, "FILE_BYTES", 30)
+    folder, disk = Path("/srv/audit"), SimulatedDisk()
+    for number in range(4):
+        audit_log.AuditFile(folder / "audit.log", disk, FakeClock()).append(b"line number %d\n" % number)
+        disk = disk.after_power_cut(Random(number), Loss.ALL)
+    assert [read_file(disk, folder / name) for name in ("audit.log.1", "audit.log")] == [
+        b"line number 0\nline number 1\n",
+        b"line number 2\nline number 3\n",
+    ]
+
+
+def test_a_power_loss_takes_no_line_of_a_file_that_a_killed_process_began():
+    path, disk = Path("/srv/audit/audit.log"), SimulatedDisk()
+    disk.make_folder(path.parent)
+    disk.open(path, create=True)
+    audit_log.AuditFile(path, disk, FakeClock()).append(b"line\n")
+    assert read_file(disk.after_power_cut(Random(1), Loss.ALL), path) == b"line\n"
 
 
 @pytest.fixture

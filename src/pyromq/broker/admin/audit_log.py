@@ -28,7 +28,7 @@ from pyromq.remoting.codes import RequestCode
 from pyromq.remoting.header import Header, request_headers, wire_fields
 from pyromq.remoting.hooks import RemotingOutcome, RemotingRequest
 from pyromq.remoting.properties import parse_properties
-from pyromq.store.disk import Disk
+from pyromq.store.disk import Disk, make_durable_folder
 from pyromq.store.worker import worker
 
 logger = logger_of(__name__)
@@ -108,6 +108,7 @@ class AuditFile:
         self._waiting: list[bytes] = []
         self._missing = 0
         self._failed = False
+        self._is_named = False  # True once this process has flushed the file's name
 
     def append(self, line: bytes) -> None:
         """Queue a line to be written by the thread. Never raises, never blocks."""
@@ -142,9 +143,11 @@ class AuditFile:
 
     def _add(self, content: bytes) -> None:
         disk = self._disk
-        disk.make_folder(self._path.parent)
         if (disk.size(self._path) or 0) + len(content) > FILE_BYTES:
             self._begin_again()
+        self._is_named = self._is_named and disk.size(self._path) is not None
+        if not self._is_named:
+            make_durable_folder(disk, self._path.parent)
         descriptor = disk.open(self._path, create=True)
         try:
             size = disk.size(self._path) or 0
@@ -155,6 +158,9 @@ class AuditFile:
                 while written < len(content):
                     written += disk.write(descriptor, content[written:], size + written)
                 disk.sync(descriptor)
+                if not self._is_named:
+                    disk.sync_folder(self._path.parent)
+                    self._is_named = True
             except OSError:
                 disk.resize(descriptor, size)  # leaves no incomplete line in the file
                 raise

@@ -10,7 +10,7 @@ from pyromq.broker.broker import Broker
 from pyromq.broker.limits import BrokerLimits
 from pyromq.broker.members.consumer_groups import BUILT_IN_GROUPS, MORE_SYSTEM_GROUPS, ConsumerGroups
 from pyromq.errors import IllegalName, LimitReached
-from pyromq.remoting.bodies import GroupConfig, GroupConfigTable, decode_body, encode_body
+from pyromq.remoting.bodies import ConsumerOffsetTable, GroupConfig, GroupConfigTable, decode_body, encode_body
 from pyromq.remoting.headers import DeleteGroup, SaveGroup
 from pyromq.store.json_file import JsonFile
 from pyromq.testing import FakeClock, SimulatedDisk
@@ -103,6 +103,17 @@ async def test_a_change_that_is_answered_is_on_disk(caller, config):
     assert decode_body(GroupConfigTable, path.read_bytes()).groups["g"].retry_max_times == 3
     await caller.ask(DeleteGroup(group="g"))
     assert "g" not in decode_body(GroupConfigTable, path.read_bytes()).groups
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+async def test_offsets_that_are_deleted_with_their_group_are_deleted_on_disk(broker, caller, config, is_known):
+    if is_known:
+        await caller.ask(SaveGroup(), encode_body(GroupConfig(name="g")))
+    broker.offsets.commit("g", "orders", 0, 5)
+    broker.offsets.persist()
+    await caller.ask(DeleteGroup(group="g", remove_offsets=True))
+    path = config.data / "config" / "consumerOffset.json"
+    assert "orders@g" not in decode_body(ConsumerOffsetTable, path.read_bytes()).offsets
 
 
 async def test_a_change_that_the_disk_does_not_take_is_refused_and_written_later(config, clock, caller_to):

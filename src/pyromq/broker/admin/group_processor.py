@@ -60,15 +60,18 @@ class GroupProcessor:
 
     @answers(DeleteGroup)
     def delete_group(self, header: DeleteGroup, call: Call) -> Reply | Future[Reply]:
-        """Delete the group; reply when the deletion is on disk.
+        """Delete the group, and its offsets if the request says so; reply when the deletion is on disk.
 
         With automatic creation, a running member creates the group again.
         """
-        if (saved := self._groups.delete(header.group)) is not None:
-            logger.info("group %s deleted by %s", header.group, call.peer.address)
         self._statistics.forget_group(header.group)
+        save_offsets = None
         if header.remove_offsets:
             self._offsets.remove_group(header.group)
+            save_offsets = self._offsets.unsaved()
+        if header.group in self._groups:
+            logger.info("group %s deleted by %s", header.group, call.peer.address)
+        saved = self._groups.delete(header.group, after=save_offsets)
         return Reply() if saved is None else when_saved(self._when_kept(saved), Reply())
 
     @answers(AllGroups)

@@ -134,12 +134,17 @@ class ConsumerGroups:
         self._table[group.name] = group
         return self._changed()
 
-    def delete(self, name: str) -> Future[None] | None:
-        """Delete the group.
+    def delete(self, name: str, *, after: Callable[[], None] | None = None) -> Future[None] | None:
+        """Delete the group. Return None for an unknown group without `after`.
 
-        Return a future that completes when the deletion is on disk; None if there is no such group.
+        The returned future completes when the deletion is on disk and `after` was called, or when either failed.
+        `after` runs in a thread and may raise `StoreError`.
         """
-        return None if self._table.pop(name, None) is None else self._changed()
+        if self._table.pop(name, None) is not None:
+            self._renew()
+        elif after is None:
+            return None
+        return self._save(after=after)
 
     def adopt(self, table: GroupConfigTable) -> Future[None] | None:
         """Replace the whole table by a copy of the master's, with its data version.
@@ -164,9 +169,9 @@ class ConsumerGroups:
         self._renew()
         return self._save()
 
-    def _save(self) -> Future[None]:
+    def _save(self, *, after: Callable[[], None] | None = None) -> Future[None]:
         self._is_saved = True
-        saved = self._changes.save(self.table, order=self._count)
+        saved = self._changes.save(self.table, order=self._count, after=after)
         saved.add_done_callback(lambda saved: self._lost() if saved.exception() else None)
         return saved
 

@@ -35,6 +35,7 @@ WORDS = {
     "extras",
     "server_settings",
     "quota",
+    "whole_file",
     "platforms",
 }
 MECHANISMS = {"remoting", "store", "filter", "speedups"}

@@ -5,7 +5,7 @@ import logging
 from dataclasses import replace
 
 import pytest
-from tests.address_server import AddressSite
+from tests.net.address_server import AddressSite
 from tests.waiting import PATIENCE_SECONDS, until
 
 from pyromq.broker import name_server_registration

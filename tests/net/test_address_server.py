@@ -5,8 +5,8 @@ import ssl
 import threading
 
 import pytest
-from tests.address_server import AddressSite
 from tests.certificates import Authority
+from tests.net.address_server import AddressSite
 from tests.waiting import PATIENCE_SECONDS
 
 from pyromq.errors import NoNameServer, UsageError

@@ -2,9 +2,11 @@
 
 import logging
 import os
+import sys
 from concurrent.futures import Future
 
 import pytest
+from tests.store.synced_names import SyncedNames
 
 from pyromq.errors import UsageError
 from pyromq.permissions.acl_files import AclFolder
@@ -149,3 +151,20 @@ def test_one_look_at_a_time(files):
     waiting.set_result(None)
     watch.check()
     assert len(asked) == 2
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="names of open folders are read from /proc")
+def test_adopted_files_are_written_and_deleted_durably(files, tmp_path_factory, monkeypatch):
+    files.write("acl/b.yml", "second-2")
+    files.look()
+    master = AclFolder(tmp_path_factory.mktemp("master"))
+    master.write(
+        master.folder / "acl" / "new" / "c.yml", {"accounts": [{"accessKey": "third-3", "secretKey": "1234567"}]}
+    )
+    watch = AclWatch(master, Permissions(), AtOnce())
+    watch.load()
+    names = SyncedNames(files.folder, monkeypatch)
+    files.watch.adopt(watch.encode()).result()
+    assert files.accounts == ["third-3"]
+    assert sorted(path.name for path in files.folder.rglob("*.yml")) == ["c.yml"]
+    assert names.missing() == set()

@@ -15,6 +15,7 @@ import click
 
 from pyromq.cli.connection_options import secret_in
 from pyromq.errors import UsageError
+from pyromq.whole_file import replace_file
 
 CONTEXT = "PYROMQ_CONTEXT"  # environment variable that selects a context
 SECRET = "PYROMQ_SECRET_KEY"
@@ -48,13 +49,9 @@ class ContextFile:
         return contexts
 
     def save(self) -> None:
-        """Replace the file of contexts atomically. Only its owner may read the file."""
-        path = context_file_path()
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        beside = path.with_suffix(".new")
-        beside.touch(mode=0o600)
-        beside.write_text(json.dumps({"current": self.current, "contexts": self.variables}, indent=2), encoding="utf-8")
-        beside.replace(path)
+        """Replace the file of contexts durably. Only its owner may read the file."""
+        content = json.dumps({"current": self.current, "contexts": self.variables}, indent=2)
+        replace_file(context_file_path(), content.encode())
 
     def get(self, name: str) -> dict[str, str]:
         """Return the environment variables of a context. Raises `UsageError` for an unknown name."""

@@ -25,6 +25,7 @@ from pyromq.net.server_probes import keep_probing
 from pyromq.net.silent_servers import SilentServers
 from pyromq.net.tasks import Tasks
 from pyromq.remoting.rejection_log import RejectionLog
+from pyromq.whole_file import make_private_folder
 
 Keys = tuple[str, str] | None
 
@@ -40,7 +41,7 @@ class Console:
         self.config = config
         self.clock = clock or SystemClock()
         try:
-            config.data.mkdir(parents=True, exist_ok=True, mode=0o700)
+            make_private_folder(config.data)
         except OSError as error:
             raise UsageError(f"the console's folder {config.data} cannot be created: {error.strerror}") from error
         self.sessions = Sessions(self.clock, hours=config.session_hours)

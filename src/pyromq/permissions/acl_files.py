@@ -15,14 +15,12 @@
     - counter: 3
       timestamp: 1700000000000
 
-No error quotes the content of a file, which may have a secret. Only the owner can read a new file. So files are written
-by calls of the operating system, not through the store's disk.
+No error quotes the content of a file, which may have a secret. Only the owner can read a new file.
 Source: RocketMQ 4.9.8, PlainPermissionManager.load, getAllAclFiles.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +32,7 @@ from pyromq.names import retry_topic
 from pyromq.permissions.account import DENY, RIGHTS, SHORTEST, Account
 from pyromq.permissions.address_patterns import AddressPattern, parse_pattern
 from pyromq.remoting.bodies import DataVersion
+from pyromq.whole_file import OWNER_ONLY, FileVersion, replace_file, version_of
 
 WHITE_LIST = "globalWhiteRemoteAddresses"
 ACCOUNTS = "accounts"
@@ -196,17 +195,14 @@ def _version(raw: Raw) -> DataVersion:
         raise UsageError(f"{DATA_VERSION} is not a list of counter and timestamp") from None
 
 
-# Time of change, size and inode of each file; if the file changes, one of them differs.
-Stamps = dict[Path, tuple[int, int, int]]
-
-_OWNER_ONLY = 0o600
+Versions = dict[Path, FileVersion]
 
 
 @dataclass(frozen=True, slots=True)
 class AclReading:
-    """The content of all ACL files, with the stamps (time, size, inode) that the files had before reading."""
+    """The content of all ACL files, with the versions that the files had before reading."""
 
-    stamps: Stamps
+    versions: Versions
     files: tuple[AclFile, ...]
 
 
@@ -217,21 +213,14 @@ class AclFolder:
         self.folder = folder
         self.default_file = folder / "plain_acl.yml"
 
-    def stamps(self) -> Stamps:
-        """Return the stamps (time, size, inode) of all ACL files. Files below `acl/` come first, by name."""
-        stamps = {}
-        for path in self._paths():
-            try:
-                status = path.stat()
-            except OSError:
-                continue  # the file was removed meanwhile
-            stamps[path] = status.st_mtime_ns, status.st_size, status.st_ino
-        return stamps
+    def versions(self) -> Versions:
+        """Return the versions of all ACL files. Files below `acl/` come first, by name."""
+        return {path: version for path in self._paths() if (version := version_of(path)) is not None}
 
     def read(self) -> AclReading:
         """Read and parse all ACL files. Raises `UsageError` with the file that cannot be read, and the reason."""
-        stamps = self.stamps()
-        return AclReading(stamps, tuple(parse_acl_file(path, _content(path)) for path in stamps))
+        versions = self.versions()
+        return AclReading(versions, tuple(parse_acl_file(path, _content(path)) for path in versions))
 
     def holds(self, path: Path) -> bool:
         """Return whether `path` is one of the ACL files in this folder."""
@@ -246,19 +235,10 @@ class AclFolder:
         return self.folder / path
 
     def write(self, path: Path, raw: Raw) -> None:
-        """Replace an ACL file atomically; the file keeps its mode. Raises `StoreNotWritable`."""
-        temporary = path.with_name(f".{path.name}.tmp")
+        """Replace an ACL file durably; the file keeps its mode. Raises `StoreNotWritable`."""
         try:
-            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            mode = path.stat().st_mode & 0o777 if path.exists() else _OWNER_ONLY
-            temporary.unlink(missing_ok=True)
-            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _OWNER_ONLY)
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(write_acl_file(raw))
-                file.flush()
-                os.fsync(descriptor)
-            temporary.chmod(mode)
-            temporary.replace(path)
+            mode = path.stat().st_mode & 0o777 if path.exists() else OWNER_ONLY
+            replace_file(path, write_acl_file(raw), mode=mode)
         except OSError as error:
             raise StoreNotWritable(f"cannot write {path}: {error.strerror}") from error
 

@@ -16,10 +16,11 @@ import msgspec
 from pyromq.errors import MQError
 from pyromq.logs import logger_of
 from pyromq.permissions.account import Account, Need
-from pyromq.permissions.acl_files import AclFile, AclFolder, Raw, Stamps
+from pyromq.permissions.acl_files import AclFile, AclFolder, Raw, Versions
 from pyromq.permissions.address_patterns import Address, AddressPattern
 from pyromq.plural import counted
 from pyromq.store.worker import Worker
+from pyromq.whole_file import remove_file
 
 logger = logger_of(__name__)
 
@@ -116,8 +117,8 @@ class AclWatch:
         self._thread = thread
         self.close = thread.shutdown  # blocks until the watching thread has ended
         self._checking: Future[None] | None = None
-        self._read: Stamps = {}  # stamps of the files when they were last read
-        self._seen: Stamps = {}  # stamps of the files at the last check
+        self._read: Versions = {}  # versions of the files when they were last read
+        self._seen: Versions = {}  # versions of the files at the last check
 
     def load(self) -> None:
         """Read the ACL files for the first time, in the calling thread. Raises `UsageError` with the fault."""
@@ -166,8 +167,8 @@ class AclWatch:
 
         def replace_all() -> None:
             present = self._permissions.in_force.files
-            for path in self._folder.stamps().keys() - wanted.keys():
-                path.unlink(missing_ok=True)
+            for path in self._folder.versions().keys() - wanted.keys():
+                remove_file(path)
             for path, raw in wanted.items():
                 if path not in present or not path.exists() or not _is_equal(present[path].raw, raw):
                     self._folder.write(path, raw)
@@ -176,12 +177,12 @@ class AclWatch:
 
     def _check(self) -> None:
         try:
-            stamps = self._folder.stamps()
-            rests = stamps == self._seen
-            self._seen = stamps
-            if stamps == self._read or not rests:
+            versions = self._folder.versions()
+            rests = versions == self._seen
+            self._seen = versions
+            if versions == self._read or not rests:
                 return
-            self._read = stamps
+            self._read = versions
             self._take()
             logger.info("permissions in force: %s", counted(len(self._permissions.in_force.accounts), "account"))
         except (MQError, OSError) as error:
@@ -189,7 +190,7 @@ class AclWatch:
 
     def _take(self) -> None:
         reading = self._folder.read()
-        self._read = self._seen = reading.stamps
+        self._read = self._seen = reading.versions
         self._permissions.take(reading.files)
         in_force = self._permissions.in_force
         if not in_force.accounts and not in_force.white_list:  # an operator may have moved the file away

@@ -4,7 +4,7 @@ import asyncio
 import logging
 
 import pytest
-from tests.address_server import AddressSite
+from tests.net.address_server import AddressSite
 
 from pyromq import Admin, AsyncConsumer, AsyncProducer, AsyncPullConsumer, ConsumerConfig, Message, Producer
 from pyromq.client.admin.diagnosis import diagnose

@@ -155,7 +155,6 @@ def _accounts(data: Path) -> ConsoleAccounts:
     check_installed()
     from pyromq.console.security.console_accounts import ConsoleAccounts
 
-    data.mkdir(parents=True, exist_ok=True, mode=0o700)
     return ConsoleAccounts(data / "accounts.json")
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 
 from pyromq.errors import UsageError
+from pyromq.whole_file import replace_file
 
 MAX_SEARCHES = 100  # limit of saved searches of one account
 MAX_NAME, MAX_QUERY = 80, 2000  # limits of characters in a name and in a query string
@@ -44,8 +45,5 @@ class SavedSearches:
         self._write({**self._by_account, account: own})
 
     def _write(self, searches: dict[str, dict[str, str]]) -> None:
-        draft = self._path.with_suffix(".tmp")
-        draft.touch(mode=0o600)
-        draft.write_bytes(msgspec.json.format(msgspec.json.encode(searches), indent=2) + b"\n")
-        draft.replace(self._path)
+        replace_file(self._path, msgspec.json.format(msgspec.json.encode(searches), indent=2) + b"\n")
         self._by_account = searches

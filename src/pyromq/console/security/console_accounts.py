@@ -18,6 +18,7 @@ from argon2.exceptions import Argon2Error, InvalidHashError
 
 from pyromq.errors import UsageError
 from pyromq.logs import logger_of
+from pyromq.whole_file import replace_file, version_of
 
 logger = logger_of(__name__)
 
@@ -77,9 +78,8 @@ class ConsoleAccounts:
         self._on_change = on_change
         self._hasher = PasswordHasher()
         self._accounts: dict[str, ConsoleAccount] = {}
-        self._version: tuple[int, ...] = ()
-        if path.exists():
-            self._version = _version_of(path.stat())
+        self._version = version_of(path)
+        if self._version is not None:
             self._accounts = self._read()
 
     def all(self) -> list[ConsoleAccount]:
@@ -155,14 +155,12 @@ class ConsoleAccounts:
         self._write({key: each for key, each in self._accounts.items() if key != name})
 
     def _refresh(self) -> None:
+        version = version_of(self._path)
+        if version in (None, self._version):  # if the file is gone: without accounts, every visitor could do everything
+            return
+        self._version = version
         try:
-            version = _version_of(self._path.stat())
-            if version == self._version:
-                return
-            self._version = version
             found = self._read()
-        except FileNotFoundError:
-            return  # without accounts, every visitor could do everything
         except UsageError as error:
             logger.error("%s; the accounts stay as they were", error)  # noqa: TRY400  its text is all there is to know
             return
@@ -175,7 +173,7 @@ class ConsoleAccounts:
         try:
             found = msgspec.json.decode(self._path.read_bytes(), type=list[ConsoleAccount])
             return {each.name: each for each in found if each.rank}
-        except (msgspec.DecodeError, UsageError) as error:
+        except (OSError, msgspec.DecodeError, UsageError) as error:
             raise UsageError(f"the console's accounts in {self._path} cannot be read: {error}") from error
 
     def _keep_an_admin(self, name: str) -> None:
@@ -186,18 +184,8 @@ class ConsoleAccounts:
 
     def _write(self, accounts: dict[str, ConsoleAccount]) -> None:
         body = msgspec.json.format(msgspec.json.encode([accounts[name] for name in sorted(accounts)]), indent=2)
-        draft = self._path.with_suffix(".tmp")
-        with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:  # noqa: PTH123
-            file.write(body + b"\n")
-            file.flush()
-            os.fsync(file.fileno())
-            version = _version_of(os.fstat(file.fileno()))
-        draft.replace(self._path)
-        self._accounts, self._version = accounts, version
-
-
-def _version_of(found: os.stat_result) -> tuple[int, ...]:
-    return found.st_mtime_ns, found.st_ino, found.st_size
+        self._version = replace_file(self._path, body + b"\n")
+        self._accounts = accounts
 
 
 def _check_name(name: str) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from pyromq.errors import UsageError
 from pyromq.logs import logger_of
+from pyromq.whole_file import version_of
 
 logger = logger_of(__name__)
 
@@ -64,15 +65,7 @@ def _warn_unverified() -> None:
 
 def versions_of(*files: Path | str | None) -> tuple[object, ...]:
     """Return a value that changes when one of the files changes."""
-    return tuple(_version(Path(file)) for file in files if file is not None)
-
-
-def _version(file: Path) -> object:
-    try:
-        found = file.stat()
-    except OSError:
-        return None
-    return found.st_mtime_ns, found.st_size, found.st_ino
+    return tuple(version_of(Path(file)) for file in files if file is not None)
 
 
 def load_files(

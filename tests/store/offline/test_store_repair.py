@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
 from pathlib import Path
 
 import pytest
 from tests.store.making import TOPIC, crashed_copy, fill, message, opened
-from tests.store.offline.test_store_check import opens_with, without
+from tests.store.offline.test_store_check import flip, opens_with, without
+from tests.store.synced_names import SyncedNames
 
 from pyromq.errors import StoreCorrupt
 from pyromq.message import StoredMessage
@@ -125,6 +128,40 @@ def test_an_empty_log_file_is_replaced_by_one_where_the_log_continues(tmp_path: 
     assert {finding.cure for finding in repaired(tmp_path, segment_bytes=4096).findings} <= {Cure.START}
     [path] = (tmp_path / "commitlog").iterdir()
     assert int(path.name) > end
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="names of open folders are read from /proc")
+def test_a_power_loss_after_a_repair_undoes_nothing(
+    tmp_path: Path, sent: list[StoredMessage], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    damages = {
+        "record": log_file(tmp_path),
+        "queue": tmp_path / "consumequeue" / TOPIC / "1" / f"{0:020}",
+        "index": min((tmp_path / "index").iterdir()),
+        "checkpoint": tmp_path / "checkpoint",
+    }
+    flip(damages["record"], sent[10].log_offset + 89)
+    damages["queue"].unlink()
+    flip(damages["index"], 37)
+    damages["checkpoint"].write_bytes(b"")
+    names = SyncedNames(tmp_path, monkeypatch)
+    repaired(tmp_path, **ONE_FILE)
+    assert (tmp_path / "damaged").is_dir()
+    assert damages["queue"].exists()
+    assert not damages["index"].exists()
+    assert not damages["checkpoint"].exists()
+    assert names.missing() == set()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="names of open folders are read from /proc")
+def test_a_power_loss_after_a_repair_leaves_the_log_where_it_continues(
+    tmp_path: Path, sent: list[StoredMessage], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.rmtree(tmp_path / "commitlog")
+    names = SyncedNames(tmp_path, monkeypatch)
+    repaired(tmp_path, segment_bytes=4096)
+    assert list((tmp_path / "commitlog").iterdir())
+    assert names.missing() == set()
 
 
 def test_a_repair_takes_a_record_with_zeros_in_its_properties_as_sound(tmp_path: Path) -> None:

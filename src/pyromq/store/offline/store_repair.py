@@ -15,10 +15,10 @@ from pyromq.message import StoredMessage, SysFlag
 from pyromq.plural import counted
 from pyromq.record import FIXED_SIZE, blank, encode
 from pyromq.store.checkpoint import Checkpoint
-from pyromq.store.disk import LOCAL_DISK, opened
+from pyromq.store.disk import LOCAL_DISK, make_durable_folder, opened
 from pyromq.store.log.commit_log import CommitLog
 from pyromq.store.log.log_walk import Damage
-from pyromq.store.log.segmented_log import Segment
+from pyromq.store.log.segmented_log import Segment, sync_all, sync_folders
 from pyromq.store.offline.queue_check import QueueCheck
 from pyromq.store.offline.stopped_store import StoppedStore
 from pyromq.store.offline.store_check import Report, StoreCheck
@@ -79,7 +79,7 @@ class StoreRepair:
         self._on_act(f"{store.log_folder}: nothing is left of the log; {path.name} is created, where it continues")
         for _, empty in store.log_rows:
             empty.unlink()
-        LOCAL_DISK.make_folder(path.parent)
+        make_durable_folder(LOCAL_DISK, path.parent)
         _resize(path, store.segment_bytes)
 
     def _restore_sizes(self, store: StoppedStore) -> None:
@@ -100,7 +100,7 @@ class StoreRepair:
             [content] = Segment(path, store.segment_bytes).read([(start, end - start)])
         if content := content.rstrip(b"\0"):
             folder = self._config.root / _SAVED
-            LOCAL_DISK.make_folder(folder)
+            make_durable_folder(LOCAL_DISK, folder)
             _write(folder / f"{damage.start:020}", 0, content)
         if damage.is_tail:
             end = max(start, min(known_end - damage.base, end))
@@ -140,7 +140,9 @@ class StoreRepair:
             self._on_act(
                 f"queue {topic} {queue_id}: rebuilt from the log{_lost(queues.lost.get((topic, queue_id), []))}"
             )
-            LOCAL_DISK.remove_folder(config.root / "consumequeue" / topic / str(queue_id))
+            folder = config.root / "consumequeue" / topic
+            LOCAL_DISK.remove_folder(folder / str(queue_id))
+            sync_folders([folder], LOCAL_DISK)
         table.ends_file.save(QueueEnds(report.log_end, ends))
         clock = SystemClock()
         size = config.segment_bytes
@@ -157,9 +159,7 @@ class StoreRepair:
             may_be_torn=False,  # as in a check: a client may have sent zeros in topic or properties
         )
         recovery.run(crashed=store.crashed, safe_ms=checkpoint.safe_ms, power_loss=store.power_loss)
-        for queue in table:
-            for segment in queue.files.segments:
-                segment.sync()
+        sync_all((segment for queue in table for segment in queue.files.segments), LOCAL_DISK)
         table.release()
         log.close()
 
@@ -167,10 +167,12 @@ class StoreRepair:
         """Delete index files from the first broken file on. The next start rebuilds these files."""
         if not broken:
             return
-        for path in sorted(each for each in (self._config.root / "index").iterdir() if each.name.isdecimal()):
+        folder = self._config.root / "index"
+        for path in sorted(each for each in folder.iterdir() if each.name.isdecimal()):
             if path >= min(broken):
                 self._on_act(f"{path}: removed; the next start rebuilds it from the log")
                 path.unlink()
+        LOCAL_DISK.sync_folder(folder)
         if (path := self._config.root / "checkpoint").exists():  # `index_ms` 0: the files are not reported as missing
             checkpoint = Checkpoint(path)
             checkpoint.load()
@@ -182,6 +184,7 @@ class StoreRepair:
         if any(finding.path == path for finding in report.findings) and path.exists():
             self._on_act(f"{path}: removed; the next start creates it")
             path.unlink()
+            LOCAL_DISK.sync_folder(path.parent)
 
 
 def _lost(ranges: list[range]) -> str:

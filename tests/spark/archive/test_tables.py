@@ -71,6 +71,15 @@ def test_a_committed_batch_is_seen_with_its_rows(archive):
     assert archive.offsets() == list(range(15))
 
 
+def test_days_are_those_of_utc_in_a_session_of_another_time_zone(archive):
+    evening = rows(range(2), day=datetime(2026, 1, 31, 23, 30, tzinfo=UTC))
+    schema = evening.schema.set(5, pa.field("storeTimestamp", pa.timestamp("us", "Asia/Tokyo")))
+    files = archive.write(evening.cast(schema))
+    assert [file.date for file in files] == ["2026-01-31"]
+    assert archive.commit(files)
+    assert archive.offsets() == [0, 1]
+
+
 def test_a_folder_that_cannot_be_made_is_named(tmp_path):
     (tmp_path / "archive").mkdir()
     (tmp_path / "archive" / "_pyromq").write_text("a file")

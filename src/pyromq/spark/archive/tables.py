@@ -106,7 +106,8 @@ def _parts(rows: pa.RecordBatch) -> Iterator[tuple[str, str, pa.RecordBatch]]:
         raise UsageError(f"an archive needs column {missing[0]}; select it in the query")
     if not rows.num_rows:
         return
-    times, topics = rows.column("storeTimestamp"), rows.column("topic")
+    # Spark passes times in the time zone of its session.
+    times, topics = rows.column("storeTimestamp").cast(pa.timestamp("us", "UTC")), rows.column("topic")
     different = pc.unique(topics).to_pylist()
     bounds = pc.min_max(times)
     first, last = pc.strftime(pa.array([bounds["min"], bounds["max"]], times.type), DAY).to_pylist()

@@ -14,7 +14,7 @@ from tests.interop.peers.servers import OurServers
 from pyromq import Admin, Message, Producer
 from pyromq.client.blocking.consumers import QueueReader
 from pyromq.spark.given_options import read_options
-from pyromq.spark.read.read_options import STREAM
+from pyromq.spark.options import STREAM
 from pyromq.spark.read.stream_planning import StreamPlanning
 from pyromq.testing import FakeClock
 

@@ -6,9 +6,9 @@ pytest.importorskip("pyarrow")
 
 from pyromq import Message, ProducerConfig
 from pyromq.spark.given_options import read_options, sink_options
+from pyromq.spark.options import BATCH
 from pyromq.spark.read.plan import QueueRange
 from pyromq.spark.read.range_reader import client_of, read_ranges
-from pyromq.spark.read.read_options import BATCH
 from pyromq.spark.write.writer import sink_client
 from pyromq.testing import BlockingCluster
 

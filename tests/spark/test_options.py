@@ -8,8 +8,7 @@ from scripts.documentation.spark_options import connection_documentation
 
 from pyromq import ConnectionConfig, TlsConfig, UsageError
 from pyromq.spark.given_options import read_options, sink_options
-from pyromq.spark.options import check_kept
-from pyromq.spark.read.read_options import STREAM
+from pyromq.spark.options import STREAM, check_kept
 
 SECRET = {"accessKey": "me", "secretKey": "4711"}
 

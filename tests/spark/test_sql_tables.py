@@ -11,6 +11,7 @@ from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 from pyromq import Admin
 from pyromq.errors import UsageError
 from pyromq.spark.columns import SOURCE_COLUMNS
+from pyromq.spark.options import BATCH
 from pyromq.spark.source import RocketMQDataSource
 
 READ = {"subscribe": "orders", "tagfilter": "new"}
@@ -53,14 +54,39 @@ def test_options_of_a_query_count_more_than_those_of_its_table():
 def test_a_table_with_a_topic_is_one_to_write_to():
     schema = schema_of(WRITE)
     assert schema.names == ["body", "keys", "tags"]
-    options = RocketMQDataSource({})._sink_options(inserted(schema), False)
+    options = RocketMQDataSource({})._sink_options(inserted(schema), False, BATCH)
     assert (options.topic, options.delivery) == ("orders", "exactlyOnce")
 
 
 def test_a_table_to_write_to_may_have_other_columns():
     schema = schema_of(WRITE | {"columns": "properties, body, queueId"})
     assert schema.names == ["body", "properties", "queueId"]
-    assert RocketMQDataSource({})._sink_options(inserted(schema), False).topic == "orders"
+    assert RocketMQDataSource({})._sink_options(inserted(schema), False, BATCH).topic == "orders"
+
+
+def test_a_column_that_is_named_twice_is_one_column():
+    assert schema_of(WRITE | {"columns": "body,tags,body"}).names == ["body", "tags"]
+    assert schema_of(READ | {"columns": "tags,body,tags"}).names == ["tags", "body"]
+
+
+def test_columns_that_a_write_would_ignore_are_refused():
+    schema = inserted(schema_of(WRITE | {"columns": "body,tags"}))
+    RocketMQDataSource({"columns": "body,tags"})._sink_options(schema, False, BATCH)
+    with pytest.raises(UsageError, match="option columns is 'body', and is for reads and for new tables"):
+        RocketMQDataSource({"columns": "body"})._sink_options(schema, False, BATCH)
+    rows = StructType([StructField("body", StringType())])
+    with pytest.raises(UsageError, match="select the columns in the query"):
+        RocketMQDataSource({"topic": "orders", "columns": "body"})._sink_options(rows, False, BATCH)
+
+
+def test_columns_that_the_schema_overrides_are_refused():
+    rows = StructType([StructField("body", BinaryType())])
+    RocketMQDataSource({"subscribe": "orders", "columns": "body"}).reader(rows)
+    with pytest.raises(UsageError, match="option columns is tags, and the schema has body"):
+        RocketMQDataSource({"subscribe": "orders", "columns": "tags"}).reader(rows)
+    table = schema_of(READ | {"columns": "body,tags"})
+    with pytest.raises(UsageError, match="option columns is tags, and the schema has body,tags"):
+        RocketMQDataSource({"columns": "tags"}).reader(table)
 
 
 def test_no_rows_have_the_type_of_a_table_to_write_to():
@@ -71,7 +97,7 @@ def test_no_rows_have_the_type_of_a_table_to_write_to():
 def test_rows_of_a_table_that_is_read_can_be_written_elsewhere():
     """Columns keep their metadata on the way."""
     rows = StructType(schema_of(READ | {"columns": "body"}).fields)
-    assert RocketMQDataSource({"topic": "copy"})._sink_options(rows, False).topic == "copy"
+    assert RocketMQDataSource({"topic": "copy"})._sink_options(rows, False, BATCH).topic == "copy"
 
 
 @pytest.mark.parametrize(
@@ -80,6 +106,8 @@ def test_rows_of_a_table_that_is_read_can_be_written_elsewhere():
         ({"subscrbe": "orders"}, "did you mean subscribe"),
         (WRITE | {"columns": "body,tag"}, "column 'tag' is unknown to the sink"),
         (WRITE | {"columns": "tags"}, "the sink needs column body"),
+        (WRITE | {"columns": " "}, "option columns is ' ', which has no name"),
+        (READ | {"columns": "body,tgas"}, "column 'tgas' does not exist; did you mean tags"),
         (WRITE | {"delivery": "once"}, "option delivery is 'once'"),
     ],
 )

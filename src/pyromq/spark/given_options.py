@@ -12,8 +12,8 @@ from typing import Any
 from pyromq.client.cluster.name_servers import addresses_of, default_namesrv
 from pyromq.errors import UsageError
 from pyromq.spark.option_values import did_you_mean
-from pyromq.spark.options import CONNECTION_OPTIONS, NAME_SERVERS, declared, names_of, split
-from pyromq.spark.read.read_options import BATCH, ReadOptions
+from pyromq.spark.options import BATCH, CONNECTION_OPTIONS, NAME_SERVERS, declared, names_of, split
+from pyromq.spark.read.read_options import ReadOptions
 from pyromq.spark.write.sink_options import SinkOptions
 
 ENDPOINTS = "endpoints"  # the name of option namesrvAddr in RocketMQ 5
@@ -33,9 +33,12 @@ def read_options(given: Mapping[str, str], mode: str | None = BATCH) -> ReadOpti
     return options
 
 
-def sink_options(given: Mapping[str, str]) -> SinkOptions:
-    """Parse and check the options of a write. Raises `UsageError` naming option, value and allowed values."""
-    return SinkOptions(**_parsed(SinkOptions, given))
+def sink_options(given: Mapping[str, str], mode: str | None = None) -> SinkOptions:
+    """Parse and check the options of a write. Raises `UsageError` naming option, value and allowed values.
+
+    `mode` as in `read_options`.
+    """
+    return SinkOptions(**_parsed(SinkOptions, given, mode=mode))
 
 
 def _parsed(options: type, given: Mapping[str, str], *, mode: str | None = None) -> dict[str, Any]:

@@ -136,12 +136,15 @@ def listed(text: str, separator: str = ",") -> list[str]:
     return [each for part in text.split(separator) if (each := part.strip())]
 
 
-def check_value(setting: str, text: str, check: Callable[[str], object], value: str) -> None:
-    """Call `check` with a value from a text. Its error gets the text and the setting, for example `option group`."""
+def check_value(setting: str, value: str, check: Callable[[str], object], part: str | None = None) -> None:
+    """Call `check` with a setting's value, or with a `part` of the value.
+
+    The error of `check` gets the value and the setting's name, for example `option group`.
+    """
     try:
-        check(value)
+        check(value if part is None else part)
     except MQError as error:
-        raise type(error)(f"{setting} is {text!r:.150}: {error}") from error
+        raise type(error)(f"{setting} is {value!r:.150}: {error}") from error
 
 
 def truth(name: str, value: str) -> bool:

@@ -1,6 +1,6 @@
 """Declares options as fields of a dataclass, with the connection options that reads and writes share. No Spark here.
 
-The metadata of a field has the option's `name`, `doc`, parser `read(name, value)`, and `only`: batch, stream, or None
+The metadata of a field has the option's `name`, `doc`, parser `read(name, value)`, and `only`: BATCH, STREAM, or None
 if the option is for both. Spark passes option names in lower case; users write them as documented.
 """
 
@@ -19,6 +19,7 @@ from pyromq.spark import option_values as values
 if TYPE_CHECKING:
     from pyromq.net.connection_config import ConnectionConfig
 
+BATCH, STREAM = "batch", "stream"  # modes of a read or a write; an option is for one of them or for both
 NAME_SERVERS, NAMESPACE, SECRET = "namesrvAddr", "namespace", "secretKey"
 OPTIONS_OF_SPARK = frozenset({"checkpointlocation", "queryname"})  # options that Spark adds to the user's options
 
@@ -26,7 +27,7 @@ OPTIONS_OF_SPARK = frozenset({"checkpointlocation", "queryname"})  # options tha
 def option(name: str, read: Callable[[str, str], Any], default: Any, doc: str, *, only: str | None = None) -> Any:
     """Declare a field of a dataclass as the option `name`.
 
-    `read(name, value)` parses the option's text; `only` is batch or stream.
+    `read(name, value)` parses the option's text; `only` is BATCH or STREAM.
     """
     return field(default=default, metadata={"name": name, "read": read, "doc": doc, "only": only})
 
@@ -49,7 +50,7 @@ def checked_by(check: Callable[[str], object]) -> Callable[[str, str], str]:
 
     def read(name: str, value: str) -> str:
         text = values.text(name, value)
-        values.check_value(f"option {name}", text, check, text)
+        values.check_value(f"option {name}", text, check)
         return text
 
     return read

@@ -27,11 +27,11 @@ from pyspark.sql.types import (
 )
 
 from pyromq.errors import MQError, UsageError
+from pyromq.spark import option_values
 from pyromq.spark.columns import SINK_COLUMNS, SOURCE_COLUMNS
 from pyromq.spark.given_options import read_options, sink_options
-from pyromq.spark.option_values import did_you_mean
-from pyromq.spark.options import OPTIONS_OF_SPARK, check_kept
-from pyromq.spark.read.read_options import BATCH, STREAM, ReadOptions
+from pyromq.spark.options import BATCH, OPTIONS_OF_SPARK, STREAM, check_kept
+from pyromq.spark.read.read_options import ReadOptions, check_source_column
 from pyromq.spark.write.sink_options import SinkOptions, check_columns
 
 if TYPE_CHECKING:
@@ -98,18 +98,23 @@ class RocketMQDataSource(DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> RocketMQWriter:
         from pyromq.spark.write.writer import RocketMQWriter
 
-        return RocketMQWriter(self._sink_options(schema, overwrite))
+        return RocketMQWriter(self._sink_options(schema, overwrite, BATCH))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> RocketMQStreamWriter:
         from pyromq.spark.write.writer import RocketMQStreamWriter
 
-        return RocketMQStreamWriter(self._sink_options(schema, overwrite))
+        return RocketMQStreamWriter(self._sink_options(schema, overwrite, STREAM))
 
-    def _sink_options(self, schema: StructType, overwrite: bool) -> SinkOptions:
+    def _sink_options(self, schema: StructType, overwrite: bool, mode: str) -> SinkOptions:
         """Return the options of a write, checked against its columns. Raises `UsageError`."""
         if overwrite:
             raise UsageError("a topic cannot be overwritten; write with mode append")
-        options = _checked_sink(schema.fields, options_of(schema, self._given, SINK))
+        kept = options_of(schema, {}, SINK)
+        if (columns := self._given.get("columns")) is not None and columns != kept.get("columns"):
+            raise UsageError(
+                f"option columns is {columns!r}, and is for reads and for new tables; select the columns in the query"
+            )
+        options = _checked_sink(schema.fields, kept | self._given, mode)
         place, name = self.options.get("checkpointlocation"), self.options.get("queryname")
         return replace(options, checkpoint=place, query_name=name)
 
@@ -117,15 +122,21 @@ class RocketMQDataSource(DataSource):
         """Return the checked options of a read, including those stored with the table. Raises `UsageError`."""
         given = options_of(schema, self._given, SOURCE)
         check_options(given)
-        return read_options(given, mode)
+        options = read_options(given, mode)
+        if options.columns and set(options.columns) != set(schema.names):
+            raise UsageError(
+                f"option columns is {','.join(options.columns)}, and the schema has {','.join(schema.names)}; give one"
+                " of the two, or select the columns in the query"
+            )
+        return options
 
     @property
     def _given(self) -> dict[str, str]:
         return {name: value for name, value in self.options.items() if name not in OPTIONS_OF_SPARK}
 
 
-def _checked_sink(columns: list[StructField], given: Mapping[str, str]) -> SinkOptions:
-    options = sink_options({name: value for name, value in given.items() if name != "columns"})
+def _checked_sink(columns: list[StructField], given: Mapping[str, str], mode: str | None = None) -> SinkOptions:
+    options = sink_options({name: value for name, value in given.items() if name != "columns"}, mode)
     check_columns({column.name: column.dataType.simpleString() for column in columns}, options)
     return options
 
@@ -136,8 +147,7 @@ def _source_columns(given: Mapping[str, str]) -> list[StructField]:
 
 
 def _type(name: str) -> DataType:
-    if name not in SOURCE_COLUMNS:
-        raise UsageError(f"column {name!r} does not exist; {did_you_mean(name, SOURCE_COLUMNS)}")
+    check_source_column(name)
     return _TYPES[SOURCE_COLUMNS[name]]
 
 
@@ -197,9 +207,10 @@ def check_options(options: Mapping[str, str]) -> None:
 def sink_columns(options: Mapping[str, str]) -> list[StructField]:
     """Return the columns of a table to write to, column body first. Columns body and keys have type string."""
     given = options.get("columns")
-    names = [name.strip() for name in given.split(",")] if given else SINK_TABLE_COLUMNS
+    names = option_values.names("columns", given) if given is not None else SINK_TABLE_COLUMNS
     for name in names:
         if name not in SINK_COLUMNS:
-            raise UsageError(f"column {name!r} is unknown to the sink; {did_you_mean(name, SINK_COLUMNS)}")
+            hint = option_values.did_you_mean(name, SINK_COLUMNS)
+            raise UsageError(f"column {name!r} is unknown to the sink; {hint}")
     kinds = {name: "string" if "string" in SINK_COLUMNS[name] else SINK_COLUMNS[name][0] for name in names}
     return [StructField(name, _TYPES[kinds[name]]) for name in sorted(names, key=lambda name: name != "body")]

@@ -198,6 +198,16 @@ class TestArchiveAndAudit:
         assert [(row["queue"], row["read"]) for row in summary.rows] == [(0, 5), (1, 0), (2, 0), (3, 0)]
 
 
+def test_a_setting_of_spark_that_the_session_does_not_have_is_refused(spark, namesrv, archived):
+    audit = {"archive": str(archived), "option": ["deadlineMs=5s"]}
+    job("audit", namesrv, conf=["spark.sql.shuffle.partitions=2"], **audit)
+    for conf in ("spark.sql.shuffle.partitions=7", "spark.executor.memory=9g", "fs.s3a.secret.key=4711"):
+        name, _, value = conf.partition("=")
+        with pytest.raises(UsageError, match=f"setting conf has {name}, and a Spark session exists") as caught:
+            job("audit", namesrv, conf=[conf], **audit)
+        assert value not in str(caught.value)
+
+
 class TestReplay:
     def test_archived_messages_are_sent_again_with_where_they_come_from(self, spark, namesrv, archived):
         values = {

@@ -9,7 +9,8 @@ pytest.importorskip("pyspark")
 
 from pyromq.errors import UsageError
 from pyromq.message import MessageQueue
-from pyromq.spark.jobs.runner import Totals, spark_interval
+from pyromq.spark.jobs.runner import Totals
+from pyromq.spark.jobs.setting_checks import spark_interval
 from pyromq.spark.read.stream_offset import StreamOffset
 
 AT_3 = StreamOffset({MessageQueue("orders", "broker-a", 0): 3})

@@ -6,7 +6,8 @@ import pytest
 
 from pyromq.errors import UsageError
 from pyromq.spark.jobs import settings
-from pyromq.spark.jobs.settings import JOBS, Archive, build, pairs
+from pyromq.spark.jobs.setting_checks import pairs
+from pyromq.spark.jobs.settings import JOBS, Archive, build
 
 ARCHIVE = {"to": "/lake", "topics": "orders", "checkpoint": "/checkpoint"}
 
@@ -90,8 +91,8 @@ MIRROR = STREAM | {"to_namesrv": "b:1"}
         ),
         ("audit", {"archive": "/lake", "source_namesrv": "a:1"}, "setting source_namesrv is for a mirrored topic"),
         ("audit", {"mirror": "orders", "source_namesrv": "a:1", "sequence": "n"}, "setting sequence is for an archive"),
-        ("audit", {"archive": "/lake", "report": __file__}, "which is a file; name a folder"),
-        ("archive", ARCHIVE | {"checkpoint": f"file://{__file__}"}, "which is a file; name a folder"),
+        ("audit", {"archive": "/lake", "report": __file__}, "is a file; name a folder"),
+        ("archive", ARCHIVE | {"checkpoint": f"file://{__file__}"}, "is a file; name a folder"),
         ("mirror", MIRROR | {"to_namesrv": "b"}, "setting to_namesrv is 'b': name server address 'b' is not host:port"),
         (
             "mirror",
@@ -105,11 +106,78 @@ MIRROR = STREAM | {"to_namesrv": "b:1"}
         ("mirror", MIRROR | {"topics": "a, b", "to_topic": "c"}, "to_topic names one topic, and 2 topics are mirrored"),
         ("mirror", MIRROR | {"to_namesrv": "a:1; b:1", "namesrv": "b:1"}, "would be copied onto themselves"),
         ("mirror", MIRROR | {"namesrv": "b:1", "to_topic": "orders"}, "would be copied onto themselves"),
+        ("archive", ARCHIVE | {"master": "lcal[2]"}, r"setting master is 'lcal\[2\]'; .* did you mean local"),
+        ("archive", ARCHIVE | {"master": "local[two]"}, r"setting master is 'local\[two\]'"),
+        ("archive", ARCHIVE | {"master": "local[0]"}, r"setting master is 'local\[0\]'"),
+        ("archive", ARCHIVE | {"master": "yarn-client"}, "setting master is 'yarn-client'; .* did you mean yarn"),
+        ("archive", ARCHIVE | {"master": "sparc://h:7077"}, "setting master is 'sparc://h:7077'; .* mean spark"),
+        ("archive", ARCHIVE | {"master": "spark://h"}, "setting master is 'spark://h'; write .*spark://HOST:PORT"),
+        ("archive", ARCHIVE | {"master": "spark:/h:7077"}, "setting master is 'spark:/h:7077'"),
+        ("archive", ARCHIVE | {"master": ""}, "setting master is ''"),
+        ("replay", REPLAY | {"topic": "a,b"}, "setting topic is 'a,b': .* illegal characters"),
+        ("replay", REPLAY | {"to_topic": "a,b", "dry_run": True}, "setting to_topic is 'a,b'"),
+        ("replay", REPLAY | {"to_topic": "SCHEDULE_TOPIC_XXXX"}, "setting to_topic is .*only brokers write"),
+        ("redrive", {"group": "a,b", "job": "1"}, "setting group is 'a,b'"),
+        ("redrive", {"group": "a", "job": "1", "to_topic": "a,b"}, "setting to_topic is 'a,b'"),
+        ("redrive", {"group": "a", "job": "1", "to_topic": "TIMER,"}, "setting to_topic is 'TIMER,'"),
+        ("redrive", {"group": "a", "job": "1", "to_topic": "SELF_TEST_TOPIC"}, "setting to_topic is .*only brokers"),
+        ("redrive", {"group": "a", "job": "1", "attempts": 1, "parking_topic": "a,b"}, "parking_topic is 'a,b'"),
+        (
+            "redrive",
+            {"group": "a", "job": "1", "attempts": 1, "parking_topic": "OFFSET_MOVED_EVENT"},
+            "setting parking_topic is .*only brokers write",
+        ),
+        ("archive", ARCHIVE | {"group": "a,b"}, "setting group is 'a,b'"),
+        ("mirror", MIRROR | {"to_topic": "a,b"}, "setting to_topic is 'a,b'"),
+        ("metrics", STREAM | {"to_topic": "a,b"}, "setting to_topic is 'a,b'"),
+        ("audit", {"mirror": "a,b", "source_namesrv": "a:1"}, "setting mirror is 'a,b'"),
+        ("audit", {"mirror": "a", "source_namesrv": "a:1", "format": "delta"}, "setting format is for an archive"),
+        ("metrics", STREAM | {"to": "/w", "delivery": "idempotent"}, "setting delivery is for setting to_topic"),
+        ("metrics", STREAM | {"to_prometheus": "/tmp/w", "delivery": "atLeastOnce"}, "setting delivery is for setting"),
+        ("replay", REPLAY | {"delivery": "atLeastOnce"}, "setting job is for delivery idempotent and exactlyOnce"),
+        ("redrive", {"group": "a", "job": "1", "delivery": "atLeastOnce"}, "setting job is for delivery idempotent"),
+        ("audit", {"archive": "/lake", "report": "/lake/"}, "are the same folder"),
+        ("audit", {"archive": "/lake", "report": "/lake/../lake"}, "are the same folder"),
+        ("audit", {"archive": "file:///lake", "report": "/lake"}, "are the same folder"),
+        ("audit", {"archive": "/lake", "report": "/lake/report"}, "setting report is /lake/report, inside the folder"),
+        ("audit", {"archive": "/lake/orders", "report": "/lake"}, "setting archive is /lake/orders, inside the folder"),
+        ("archive", ARCHIVE | {"checkpoint": "/lake/checkpoint"}, "setting checkpoint is /lake/checkpoint, inside"),
+        ("archive", ARCHIVE | {"checkpoint": f"{__file__}/checkpoint"}, "is a file; name a folder"),
     ],
 )
 def test_settings_that_do_not_go_together_are_refused_before_spark_starts(job, values, text):
     with pytest.raises(UsageError, match=text):
         build(JOBS[job], values)
+
+
+@pytest.mark.parametrize(
+    ("job", "values"),
+    [
+        ("archive", ARCHIVE | {"checkpoint": "/lake/_checkpoint"}),
+        ("archive", ARCHIVE | {"checkpoint": "/lakes"}),
+        ("audit", {"archive": "/lake", "report": "/lake/_reports/today"}),
+        ("audit", {"archive": "s3://lake/orders", "report": "/lake/orders"}),
+        ("replay", {"archive": "/lake", "topic": "orders", "delivery": "atLeastOnce"}),
+        ("metrics", STREAM | {"to_topic": "windows", "delivery": "idempotent"}),
+        *(
+            ("archive", ARCHIVE | {"master": master})
+            for master in (
+                "local",
+                "local[*]",
+                "local[2]",
+                "local[*,3]",
+                "local[2, 3]",
+                "local-cluster[2,1,1024]",
+                "spark://a:7077,b:7077",
+                "yarn",
+                "k8s://https://a:6443",
+                "other://a",
+            )
+        ),
+    ],
+)
+def test_settings_that_go_together_are_accepted(job, values):
+    build(JOBS[job], values)
 
 
 @pytest.mark.parametrize("moment", ["", "2026-01-31", "2026-01-31 12:00", "2026-01-31T12:00:00.5Z"])

@@ -11,8 +11,8 @@ from pyromq import Message
 from pyromq.client.blocking.consumers import QueueReader
 from pyromq.errors import TopicNotFound, Unavailable
 from pyromq.spark.given_options import read_options
+from pyromq.spark.options import STREAM
 from pyromq.spark.read.bounds import ReadBounds
-from pyromq.spark.read.read_options import STREAM
 from pyromq.spark.read.stream_planning import StreamPlanning
 from pyromq.spark.worker_clients import with_retries
 from pyromq.testing import Cluster, FakeClock

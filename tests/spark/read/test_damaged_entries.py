@@ -9,9 +9,9 @@ pytest.importorskip("pyarrow")
 from pyromq import Message
 from pyromq.message import MessageQueue
 from pyromq.spark.given_options import read_options
+from pyromq.spark.options import BATCH
 from pyromq.spark.read.plan import QueueRange
 from pyromq.spark.read.range_reader import read_ranges
-from pyromq.spark.read.read_options import BATCH
 from pyromq.store.disk import LocalDisk
 from pyromq.store.log import commit_log
 from pyromq.testing import Cluster

@@ -16,10 +16,10 @@ from pyromq import Message
 from pyromq.client.blocking.consumers import QueueReader
 from pyromq.message import MessageQueue
 from pyromq.spark.given_options import read_options
+from pyromq.spark.options import BATCH, STREAM
 from pyromq.spark.read.bounds import DataLoss, ReadBounds
 from pyromq.spark.read.plan import QueueRange
 from pyromq.spark.read.range_reader import read_ranges
-from pyromq.spark.read.read_options import BATCH, STREAM
 from pyromq.spark.read.stream_planning import StreamPlanning
 from pyromq.store.store_config import StoreConfig
 from pyromq.testing import Cluster, FakeClock

@@ -10,6 +10,7 @@ from pyromq.errors import MQError, SubscriptionParseFailed, UsageError
 from pyromq.message import MessageQueue
 from pyromq.spark.columns import SOURCE_COLUMNS
 from pyromq.spark.given_options import read_options
+from pyromq.spark.options import STREAM
 from pyromq.spark.read.read_options import ReadOptions
 
 
@@ -84,6 +85,9 @@ def test_a_mistake_is_named_with_what_to_write(given, text):
         ({"subscribe": "orders-*"}, "a pattern is given by option subscribePattern"),
         ({"group": "a b"}, "option group is 'a b': the specified group"),
         ({"columns": ","}, "option columns is ',', which has no name"),
+        ({"columns": "bdy"}, "option columns is 'bdy': column 'bdy' does not exist; did you mean body?"),
+        ({"columns": "body, qeueId"}, "column 'qeueId' does not exist; did you mean queueId?"),
+        ({"columns": "body,42"}, "column '42' does not exist; known are body, "),
         ({"tagFilter": "a b"}, "option tagFilter is 'a b'"),
         ({"tagFilter": "a ||"}, "option tagFilter is 'a ||'"),
         ({"sqlFilter": "a >"}, "option sqlFilter is 'a >'"),
@@ -100,6 +104,10 @@ def test_a_mistake_is_named_with_what_to_write(given, text):
             {"startingTimestamp": "2026-02-01T00:00:00Z", "endingTimestamp": "2026-01-01T00:00:00Z"},
             "option startingTimestamp is 1769904000000, after endingTimestamp",
         ),
+        ({"startingOffsets": '{"ordrs":{"b":{"0":9}}}'}, "names topic 'ordrs', which this read does not have"),
+        ({"subscribe": "orders", "endingOffsets": '{"ordrs":{"b":{"0":9}}}'}, "did you mean orders?"),
+        ({"endingOffsetsByTimestamp": '{"y":{"b":{"0":1700000000000}}}'}, "ByTimestamp names topic 'y'"),
+        ({"startingOffsetsByTimestampStrategy": "error"}, "Strategy needs startingTimestamp or startingOffsetsByT"),
         (
             {"startingOffsets": '{"x":{"b":{"0":9}}}', "endingOffsets": '{"x":{"b":{"0":8}}}'},
             "queue 0 of topic x at b: startingOffsets is 9, after endingOffsets 8",
@@ -110,6 +118,37 @@ def test_a_misleading_value_is_told(given, text):
     with pytest.raises(MQError) as caught:
         read_options({"subscribe": "x"} | given)
     assert text in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ({"assign": '{"a b":{"b":[0]}}'}, ": The specified topic[a b] contains"),
+        ({"assign": '{"x":{"b":[0]}}', "startingOffsets": '{"x":{"b":{"1":9}}}'}, "queue 1 of topic x at b, which"),
+        ({"subscribePattern": "x.*", "startingOffsets": '{"y":{"b":{"0":9}}}'}, "names topic 'y', which this read"),
+        ({"subscribe": "x", "maxTriggerDelay": "5s"}, "option maxTriggerDelay needs minOffsetsPerTrigger"),
+        ({"subscribe": "x", "commitInterval": "1s"}, "option commitInterval needs group"),
+        (
+            {"subscribe": "x", "commitInterval": "1s", "group": "g", "commitOffsets": "false"},
+            "option commitInterval needs group",
+        ),
+        ({"subscribe": "x", "lagPrometheus": "."}, "option lagPrometheus is '.', which is a folder; name a file"),
+    ],
+)
+def test_a_misleading_option_of_a_stream_is_told(given, text):
+    with pytest.raises(MQError) as caught:
+        read_options(given, STREAM)
+    assert text in str(caught.value)
+
+
+def test_options_that_fit_each_other_are_accepted():
+    table = '{"x":{"b":{"0":1700000000000}}}'
+    strategy = {"startingOffsetsByTimestampStrategy": "error"}
+    read_options({"subscribe": "x", "startingOffsetsByTimestamp": table} | strategy)
+    read_options({"subscribePattern": "x|y", "startingTimestamp": "0"} | strategy)
+    read_options({"subscribe": "x", "minOffsetsPerTrigger": "9", "maxTriggerDelay": "5s"}, STREAM)
+    read_options({"subscribe": "x", "group": "g", "commitInterval": "1s"}, STREAM)
+    assert read_options({"subscribe": "x", "columns": "body, tags,body"}).columns == ("body", "tags")
 
 
 def test_a_time_is_read_in_its_zone():

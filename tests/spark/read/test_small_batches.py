@@ -11,8 +11,8 @@ from pyspark.sql.datasource_internal import _SimpleStreamReaderWrapper
 from pyromq import Admin, Message, Producer
 from pyromq.message import MessageQueue
 from pyromq.spark.given_options import read_options
+from pyromq.spark.options import STREAM
 from pyromq.spark.read import reader as small_batches
-from pyromq.spark.read.read_options import STREAM
 from pyromq.spark.read.reader import RocketMQStreamReader
 from pyromq.spark.read.stream_offset import StreamOffset
 

@@ -11,10 +11,10 @@ from pyromq.client.blocking.consumers import QueueReader
 from pyromq.errors import UsageError
 from pyromq.message import MessageQueue
 from pyromq.spark.given_options import read_options
+from pyromq.spark.options import STREAM
 from pyromq.spark.read.bounds import DataLoss
 from pyromq.spark.read.plan import share
 from pyromq.spark.read.range_reader import client_of
-from pyromq.spark.read.read_options import STREAM
 from pyromq.spark.read.stream_offset import StreamOffset, read_stream_offset
 from pyromq.spark.read.stream_planning import StreamPlanning
 from pyromq.testing import Cluster, FakeClock

@@ -9,6 +9,7 @@ from scripts.documentation.spark_options import documentation_of
 from pyromq.errors import UsageError
 from pyromq.spark.columns import SINK_COLUMNS
 from pyromq.spark.given_options import sink_options
+from pyromq.spark.options import BATCH, STREAM
 from pyromq.spark.write.sink_options import SinkOptions
 
 
@@ -49,6 +50,13 @@ def test_what_does_not_fit_is_refused_by_name_and_value(given, text):
     with pytest.raises(UsageError) as caught:
         sink_options(given)
     assert text in str(caught.value)
+
+
+def test_a_job_id_is_for_a_batch():
+    job = {"topic": "orders", "delivery": "exactlyOnce", "jobId": "j"}
+    assert sink_options(job, BATCH).job_id == "j"
+    with pytest.raises(UsageError, match="option jobId is for a batch, and this is a stream"):
+        sink_options(job, STREAM)
 
 
 def test_the_page_holds_the_table_of_options():

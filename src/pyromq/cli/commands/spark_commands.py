@@ -26,7 +26,8 @@ from pyromq.cli.ranges import Folder
 from pyromq.cli.render import one_line, output_option, show_rows
 from pyromq.errors import MQError, UsageError
 from pyromq.extras import install_command
-from pyromq.spark.jobs.settings import JOBS, Summary, build, flags, is_required, pairs, run
+from pyromq.spark.jobs.setting_checks import pairs
+from pyromq.spark.jobs.settings import JOBS, Summary, build, flags, is_required, run
 
 PY4J_BEGINS = "An error occurred while calling "  # py4j's first line, which does not name the cause
 CAUSED_BY = "Caused by: "  # begins the line of an inner exception in a Java stack trace
@@ -72,14 +73,14 @@ _LETTERS = {"namesrv": ("-n",), "group": ("-g",), "topic": ("-t",), "key": ("-k"
 
 
 def _run(name: str, file: Path | None, output: str, **given: Any) -> int:
-    from pyromq.spark.jobs.job_options import check_options
+    from pyromq.spark.jobs.job_checks import check_job
 
     job = JOBS[name]
     export_to_environment()
     with _usage(), _naming_flags(job, file):
         values = _from_file(file) | {key: value for key, value in given.items() if value not in (None, ())}
         settings = build(job, values)
-        check_options(name, settings)
+        check_job(name, settings)
     _check_java()
     _choose_python(settings.session.master, settings.session.conf)
     with _naming_flags(job, file):
@@ -131,6 +132,7 @@ def _in_flags(text: str, job: type) -> str:
                 hints.append(f"--option {name}=VALUE")
             elif "to_option" in settings:
                 hints.append(f"--to-option {name}=VALUE")
+    hints = [hint for hint in hints if not re.search(rf"(?<![\w-]){hint.split()[0]}\b", text)]
     return f"{text} (here: {', '.join(hints)})" if hints else text
 
 
@@ -155,8 +157,10 @@ def _choose_python(master: str, conf: tuple[str, ...]) -> None:
     wanted = pairs(conf).get("spark.pyspark.python")
     local = master.startswith("local")
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
-    if wanted or local:
-        os.environ.setdefault("PYSPARK_PYTHON", wanted or sys.executable)
+    if wanted:  # as in `spark-submit`, the setting overrides the environment
+        os.environ["PYSPARK_PYTHON"] = wanted
+    elif local:
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     if local:
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
 
@@ -230,7 +234,7 @@ def describe(checkpoint: Path, namesrv: str, reset: str | None, yes: bool, outpu
     from pyromq.spark.given_options import read_options
     from pyromq.spark.monitoring.query_checkpoint import describe as described
     from pyromq.spark.monitoring.query_checkpoint import read_checkpoint, reset_to
-    from pyromq.spark.read.read_options import STREAM
+    from pyromq.spark.options import STREAM
 
     export_to_environment()
     if reset is not None:

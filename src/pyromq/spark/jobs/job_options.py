@@ -7,29 +7,21 @@ from typing import Any
 
 from pyromq.names import dead_letter_topic
 from pyromq.spark.given_options import read_options, sink_options
-from pyromq.spark.jobs.settings import GROUP_PREFIX, Archive, Audit, Metrics, Mirror, Redrive, Replay, options_of, pairs
-from pyromq.spark.options import split
-from pyromq.spark.read.read_options import STREAM, ReadOptions
+from pyromq.spark.jobs.setting_checks import pairs
+from pyromq.spark.jobs.settings import GROUP_PREFIX, Archive, Audit, Metrics, Mirror, Redrive, Replay, options_of
+from pyromq.spark.options import STREAM, split
+from pyromq.spark.read.read_options import ReadOptions
 from pyromq.spark.write.sink_options import SinkOptions
 
 StreamJob = Archive | Metrics | Mirror  # settings of the jobs that read topics as a stream
 
-BY_TIME = {"startingtimestamp", "startingoffsetsbytimestamp"}  # source options that replace startingOffsets
+BY_TIME = {"startingtimestamp", "startingoffsetsbytimestamp"}  # source options that replace setting start
 ABSENT_BROKERS = {"retiredbrokers", "deadlinems", "failondataloss"}  # source options about missing brokers
 COPIES = {"verifyTags": "false", "nullBody": "tombstone"}  # sink options that write copies of messages unchanged
 
 
-def check_options(job: str, settings: Any) -> None:
-    """Raise the `MQError` of an option that the source or the sink of the job would refuse after Spark has started."""
-    for options in _of_reads_and_writes(job, settings):
-        options.connecting.connections()
-
-
 def source_options(job: str, settings: StreamJob) -> dict[str, str]:
-    """Return the options of source `rocketmq` for a job that reads a stream.
-
-    The user's setting `option` overrides other settings.
-    """
+    """Return the options of source `rocketmq` for a job that reads a stream."""
     stream = settings.stream
     options = options_of(settings.session) | options_of(stream)
     if not stream.group:
@@ -38,10 +30,9 @@ def source_options(job: str, settings: StreamJob) -> dict[str, str]:
     # Bodies that cannot be decompressed are copied as stored, with property UNDECODABLE.
     options["onUndecodable"] = "raw"
     given = pairs(stream.option)
-    lower = {name.lower() for name in given}
-    if BY_TIME & lower:
+    if BY_TIME & {name.lower() for name in given}:
         del options["startingOffsets"]
-    return {name: value for name, value in options.items() if name.lower() not in lower} | given
+    return options | given
 
 
 def dead_letter_options(settings: Redrive) -> dict[str, str]:
@@ -69,7 +60,7 @@ def copies_options(settings: Mirror | Audit, topics: Iterable[str]) -> dict[str,
     else:
         namesrv, option, to_option = settings.session.namesrv, settings.option, ()
     away = {name: value for name, value in pairs(option).items() if name.lower() in ABSENT_BROKERS}
-    return {"namesrvAddr": namesrv, "subscribe": ",".join(topics)} | away | dict(split(pairs(to_option))[0].given)
+    return {"namesrvAddr": namesrv, "subscribe": ",".join(topics)} | away | connection_options(to_option)
 
 
 def mirror_options(settings: Mirror) -> dict[str, str]:
@@ -82,7 +73,8 @@ def mirror_options(settings: Mirror) -> dict[str, str]:
 
 def window_options(settings: Metrics) -> dict[str, str]:
     """Return the sink options of windows that job metrics writes to a topic."""
-    return {"namesrvAddr": settings.session.namesrv, "topic": settings.to_topic, "delivery": settings.delivery}
+    options = {"namesrvAddr": settings.session.namesrv, "topic": settings.to_topic, "delivery": settings.delivery}
+    return options | connection_options(settings.stream.option)
 
 
 def write_options(settings: Redrive | Replay) -> dict[str, str]:
@@ -90,10 +82,18 @@ def write_options(settings: Redrive | Replay) -> dict[str, str]:
     options = {"namesrvAddr": settings.session.namesrv, "delivery": settings.delivery} | COPIES
     if isinstance(settings, Replay):
         options["topic"] = settings.to_topic or settings.topic
+    else:
+        options |= connection_options(settings.option)
     return options if settings.delivery == "atLeastOnce" else options | {"jobId": settings.job}
 
 
-def _of_reads_and_writes(job: str, settings: Any) -> Iterator[ReadOptions | SinkOptions]:
+def connection_options(given: tuple[str, ...]) -> dict[str, str]:
+    """Return the connection options among the options NAME=VALUE."""
+    return dict(split(pairs(given))[0].given)
+
+
+def reads_and_writes(job: str, settings: Any) -> Iterator[ReadOptions | SinkOptions]:
+    """Yield the parsed options of the job's reads and writes. Raises as `read_options` and `sink_options` do."""
     if isinstance(settings, StreamJob):
         yield read_options(source_options(job, settings), STREAM)
     if isinstance(settings, Redrive):
@@ -101,7 +101,7 @@ def _of_reads_and_writes(job: str, settings: Any) -> Iterator[ReadOptions | Sink
     if isinstance(settings, Audit):
         yield read_options(audit_options(settings, settings.session.namesrv, ["any"]))
     if isinstance(settings, Mirror):
-        yield sink_options(mirror_options(settings))
+        yield sink_options(mirror_options(settings), STREAM)
     if isinstance(settings, Metrics) and settings.to_topic:
         yield sink_options(window_options(settings))
     if isinstance(settings, Redrive | Replay) and not settings.dry_run:

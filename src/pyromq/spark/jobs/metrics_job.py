@@ -15,7 +15,8 @@ from pyromq.logs import logger_of
 from pyromq.spark.jobs.job_options import window_options
 from pyromq.spark.jobs.runner import Tell, run_stream
 from pyromq.spark.jobs.session import open_session, open_stream
-from pyromq.spark.jobs.settings import Metrics, Summary, spark_interval
+from pyromq.spark.jobs.setting_checks import spark_interval
+from pyromq.spark.jobs.settings import Metrics, Summary
 from pyromq.spark.micro_batch import PLANNED, StreamCheckpoint, open_root
 from pyromq.spark.monitoring.lag_listener import family_text, replace_text
 
@@ -29,6 +30,8 @@ def run(settings: Metrics, tell: Tell) -> Summary:
 
     Raises `UsageError` for wrong settings.
     """
+    if settings.to:
+        check_newer(settings.stream.checkpoint, settings.to)
     spark = open_session(settings.session)
     frame = windows(open_stream(spark, "metrics", settings), settings)
     return run_stream("metrics", _writer(frame, settings).outputMode(settings.mode), settings, tell)
@@ -91,7 +94,6 @@ def check_newer(checkpoint: str, folder: str) -> None:
 
 def _writer(frame: DataFrame, settings: Metrics) -> DataStreamWriter:
     if settings.to:
-        check_newer(settings.stream.checkpoint, settings.to)
         return frame.writeStream.format("parquet").option("path", settings.to)
     if settings.to_prometheus:
         return frame.writeStream.foreachBatch(partial(_write_prometheus, Path(settings.to_prometheus)))

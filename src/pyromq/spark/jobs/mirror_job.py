@@ -30,8 +30,9 @@ from pyromq.spark.jobs.session import (
 )
 from pyromq.spark.jobs.settings import Mirror, Summary
 from pyromq.spark.option_values import listed
+from pyromq.spark.options import STREAM
 from pyromq.spark.read.bounds import ReadBounds
-from pyromq.spark.read.read_options import STREAM, ReadOptions
+from pyromq.spark.read.read_options import ReadOptions
 from pyromq.spark.worker_clients import queue_reader, with_retries
 
 READER = "pyromq-spark-mirror"

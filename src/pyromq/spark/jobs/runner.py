@@ -19,7 +19,8 @@ from pyromq.logs import logger_of
 from pyromq.plural import counted
 from pyromq.spark.jobs.job_options import StreamJob
 from pyromq.spark.jobs.session import beginning
-from pyromq.spark.jobs.settings import Summary, pairs, spark_interval
+from pyromq.spark.jobs.setting_checks import pairs, spark_interval
+from pyromq.spark.jobs.settings import Summary
 from pyromq.spark.monitoring.lag_listener import LagListener
 from pyromq.spark.options import split
 from pyromq.spark.read.stream_offset import StreamOffset, reported_offset

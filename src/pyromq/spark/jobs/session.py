@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 from contextlib import suppress
 
+from pyspark import SparkContext
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -20,9 +21,10 @@ from pyromq.spark.archive.tables import DeltaTable, holds_delta
 from pyromq.spark.columns import ORIGIN
 from pyromq.spark.given_options import read_options
 from pyromq.spark.jobs.job_options import StreamJob, source_options
-from pyromq.spark.jobs.settings import SessionSettings, pairs
+from pyromq.spark.jobs.setting_checks import in_utc, pairs
+from pyromq.spark.jobs.settings import SessionSettings
 from pyromq.spark.micro_batch import PLANNED, StreamCheckpoint
-from pyromq.spark.read.read_options import STREAM
+from pyromq.spark.options import STREAM
 from pyromq.spark.read.stream_offset import StreamOffset
 from pyromq.spark.read.stream_planning import StreamPlanning
 from pyromq.spark.threads import use_session
@@ -42,18 +44,31 @@ LOCAL = {
 
 
 def open_session(settings: SessionSettings) -> SparkSession:
-    """Return the active Spark session, else a new one with the job's settings.
+    """Return the Spark session of this process, else a new one with the job's settings.
 
-    The session becomes active in the calling thread.
+    The session becomes active in the calling thread. Raises `UsageError` for a setting of Spark that a session which
+    exists already has not.
     """
+    exists = SparkContext._active_spark_context is not None
     builder = SparkSession.builder.master(settings.master)
     defaults = DEFAULTS | (LOCAL if settings.master.startswith("local") else {})
     for name, value in (defaults | pairs(settings.conf)).items():
         builder = builder.config(name, value)
     spark: SparkSession = SparkSession.getActiveSession() or builder.getOrCreate()
+    if exists:
+        _check_conf(spark, pairs(settings.conf))
     use_session(spark)  # makes the session active in this thread: a job may run in any thread
     spark.dataSource.register(ArchiveSink)
     return spark
+
+
+def _check_conf(spark: SparkSession, conf: Mapping[str, str]) -> None:
+    for name, value in conf.items():
+        if spark.conf.get(name, None) != value:  # the value may be a secret, which an error must not show
+            raise UsageError(
+                f"setting conf has {name}, and a Spark session exists already, with another value; set it in the"
+                " session, or leave it out"
+            )
 
 
 def open_stream(spark: SparkSession, job: str, settings: StreamJob) -> DataFrame:
@@ -114,11 +129,11 @@ def with_property(properties: Column, name: str, value: Column) -> Column:
 
 
 def stored_between(frame: DataFrame, since: str, until: str) -> DataFrame:
-    """Return the rows of messages stored at `since` or later and before `until`; an empty text means no limit."""
+    """Return the rows of messages stored at `since` or later and before `until`; an empty string means no limit."""
     stored = F.col("storeTimestamp")
     if since:
-        frame = frame.where(stored >= F.lit(since).cast("timestamp"))
-    return frame.where(stored < F.lit(until).cast("timestamp")) if until else frame
+        frame = frame.where(stored >= F.lit(in_utc(since)))
+    return frame.where(stored < F.lit(in_utc(until))) if until else frame
 
 
 def copied_columns(origin: Column, properties: Column) -> list[Column]:

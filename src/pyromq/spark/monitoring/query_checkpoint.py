@@ -17,8 +17,8 @@ from pyromq.client.blocking.consumers import QueueReader
 from pyromq.errors import Unavailable, UsageError
 from pyromq.spark.given_options import read_options
 from pyromq.spark.micro_batch import DONE, HEADING, PLANNED, StreamCheckpoint
+from pyromq.spark.options import STREAM
 from pyromq.spark.read.bounds import ReadBounds
-from pyromq.spark.read.read_options import STREAM
 from pyromq.spark.read.stream_offset import StreamOffset, read_stream_offset
 
 GROUP = "pyromq-spark-checkpoint"

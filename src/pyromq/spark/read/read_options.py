@@ -16,11 +16,20 @@ from pyromq.filter.sql import check_sql
 from pyromq.message import MessageQueue
 from pyromq.names import check_group, check_topic
 from pyromq.spark import option_values as values
+from pyromq.spark.columns import SOURCE_COLUMNS
 from pyromq.spark.option_values import OffsetTable
-from pyromq.spark.options import BY_ENVIRONMENT, ConnectionOptions, checked_by, name_servers_option, option
+from pyromq.spark.options import (
+    BATCH,
+    BY_ENVIRONMENT,
+    STREAM,
+    ConnectionOptions,
+    checked_by,
+    name_servers_option,
+    option,
+)
 
 DEFAULT_GROUP = "pyromq-spark"
-BATCH, STREAM = "batch", "stream"  # modes of a read; an option is for one of them or for both
+MAX_DELAY_MS, COMMIT_INTERVAL_MS = 900_000, 5_000  # defaults of maxTriggerDelay and commitInterval
 
 
 def _topics(name: str, value: str) -> tuple[str, ...]:
@@ -36,15 +45,37 @@ def _topics(name: str, value: str) -> tuple[str, ...]:
     return topics
 
 
+def _queues(name: str, value: str) -> tuple[MessageQueue, ...]:
+    queues = values.assigned(name, value)
+    for queue in queues:
+        values.check_value(f"option {name}", value, check_topic, queue.topic)
+    return queues
+
+
+def _columns(name: str, value: str) -> tuple[str, ...]:
+    columns = values.names(name, value)
+    for column in columns:
+        values.check_value(f"option {name}", value, check_source_column, column)
+    return columns
+
+
+def check_source_column(column: str) -> None:
+    """Raise `UsageError` if the source has no column of this name."""
+    if column not in SOURCE_COLUMNS:
+        raise UsageError(f"column {column!r} does not exist; {values.did_you_mean(column, SOURCE_COLUMNS)}")
+
+
 def _check_tags(value: str) -> None:
     subscribed_tags(value)
     check_tag_words(value)
 
 
 def _file(name: str, value: str) -> str:
-    folder = Path(values.text(name, value)).parent
-    if not folder.is_dir():
-        raise UsageError(f"option {name} is {value!r}, and the driver has no folder {folder}; make it first")
+    file = Path(values.text(name, value))
+    if not file.parent.is_dir():
+        raise UsageError(f"option {name} is {value!r}, and the driver has no folder {file.parent}; make it first")
+    if file.is_dir():
+        raise UsageError(f"option {name} is {value!r}, which is a folder; name a file")
     return value.strip()
 
 
@@ -65,7 +96,7 @@ class ReadOptions:
         "subscribePattern", _pattern, None, "read the topics whose whole name this regular expression matches"
     )
     assign: tuple[MessageQueue, ...] = option(
-        "assign", values.assigned, (), 'queues to read instead of whole topics: `{"orders":{"broker-a":[0,1]}}`'
+        "assign", _queues, (), 'queues to read instead of whole topics: `{"orders":{"broker-a":[0,1]}}`'
     )
     required_brokers: tuple[str, ...] = option(
         "requiredBrokers",
@@ -81,7 +112,7 @@ class ReadOptions:
         " unread messages",
     )
     columns: tuple[str, ...] = option(
-        "columns", values.names, (), "columns to build, separated by commas, as with `.schema(...)`; default: all"
+        "columns", _columns, (), "columns to build, separated by commas, as with `.schema(...)`; default: all"
     )
     starting_offsets: str | OffsetTable | None = option(
         "startingOffsets",
@@ -156,7 +187,7 @@ class ReadOptions:
     max_delay_ms: int = option(
         "maxTriggerDelay",
         values.milliseconds(0),
-        900_000,
+        MAX_DELAY_MS,
         "longest wait for `minOffsetsPerTrigger`; `15m`, `5s`, `500ms`",
         only=STREAM,
     )
@@ -237,7 +268,7 @@ class ReadOptions:
     commit_interval_ms: int = option(
         "commitInterval",
         values.milliseconds(0),
-        5_000,
+        COMMIT_INTERVAL_MS,
         "shortest time between two commits of offsets; `5s`, `500ms`",
         only=STREAM,
     )
@@ -284,11 +315,54 @@ class ReadOptions:
             endingOffsetsByTimestamp=self.ending_times,
         )
         _check_order(self)
+        _check_partners(self)
+        for name, table in _tables(self).items():
+            for queue in table:
+                self._check_read(name, queue)
 
     @property
     def does_commit(self) -> bool:
         """Whether a stream commits its offsets at the brokers."""
         return self.group != DEFAULT_GROUP if self.commit_offsets is None else self.commit_offsets
+
+    def _check_read(self, name: str, queue: MessageQueue) -> None:
+        """Raise `UsageError` if the table of option `name` has a queue that these options do not read."""
+        pattern = self.subscribe_pattern
+        topics = self.subscribe or {each.topic for each in self.assign}
+        if queue.topic not in topics and not (pattern and pattern.fullmatch(queue.topic)):
+            what = f"option {name} names topic {queue.topic!r}, which this read does not have"
+            raise UsageError(f"{what}; {values.did_you_mean(queue.topic, topics)}" if topics else what)
+        if self.assign and queue not in self.assign:
+            raise UsageError(
+                f"option {name} names queue {queue.queue_id} of topic {queue.topic} at {queue.broker_name}, which"
+                " option assign does not name; leave the queue out"
+            )
+
+
+def _tables(options: ReadOptions) -> dict[str, OffsetTable]:
+    """Return the tables of offsets and times by option name."""
+    tables = {
+        "startingOffsets": options.starting_offsets,
+        "startingOffsetsByTimestamp": options.starting_times,
+        "endingOffsets": options.ending_offsets,
+        "endingOffsetsByTimestamp": options.ending_times,
+    }
+    return {name: table for name, table in tables.items() if isinstance(table, dict)}
+
+
+def _check_partners(options: ReadOptions) -> None:
+    """Raise `UsageError` for an option that has no effect without another option."""
+    by_time = options.starting_ms is not None or options.starting_times is not None
+    if options.starting_missing == "error" and not by_time:
+        raise UsageError(
+            "option startingOffsetsByTimestampStrategy needs startingTimestamp or startingOffsetsByTimestamp"
+        )
+    if options.max_delay_ms != MAX_DELAY_MS and options.min_rows is None:
+        raise UsageError("option maxTriggerDelay needs minOffsetsPerTrigger, the number of offsets to wait for")
+    if options.commit_interval_ms != COMMIT_INTERVAL_MS and not options.does_commit:
+        raise UsageError(
+            "option commitInterval needs group: without a group, or with commitOffsets=false, a stream commits nothing"
+        )
 
 
 def _one_of(what: str, **given: object) -> None:

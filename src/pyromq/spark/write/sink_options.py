@@ -13,7 +13,7 @@ from pyromq.message import NAME_VALUE, PAIRS, RESERVED_PROPERTIES
 from pyromq.names import NOT_FOR_CLIENTS, check_producer_group, check_topic
 from pyromq.spark import option_values as values
 from pyromq.spark.columns import BORN, SINK_COLUMNS
-from pyromq.spark.options import BY_ENVIRONMENT, ConnectionOptions, checked_by, name_servers_option, option
+from pyromq.spark.options import BATCH, BY_ENVIRONMENT, ConnectionOptions, checked_by, name_servers_option, option
 
 AT_LEAST_ONCE, IDEMPOTENT, EXACTLY_ONCE = "atLeastOnce", "idempotent", "exactlyOnce"
 FAIL, DROP, DEAD_LETTER, TOMBSTONES = "fail", "drop", "dlq", "tombstone"
@@ -110,6 +110,7 @@ class SinkOptions:
         None,
         "name of a batch job, so that a repetition has no effect: the transaction's name with `exactlyOnce`, part of "
         "message ids with `idempotent`; streams use their query's id",
+        only=BATCH,
     )
     wait_visible: bool = option(
         "waitVisible",

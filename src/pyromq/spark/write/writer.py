@@ -64,8 +64,6 @@ class RocketMQStreamWriter(DataSourceStreamArrowWriter):
     """Writes the micro-batches of a stream. Each write is named after the query's id and the batch's number."""
 
     def __init__(self, options: SinkOptions) -> None:
-        if options.job_id is not None:
-            raise UsageError("option jobId is for batch writes; a stream's writes are named by its query")
         self._options = check_reachable(options, wait_seconds=RESTART_SECONDS)
         self._planned = _planned_batch(options)
 

@@ -151,6 +151,26 @@ def test_starting_with_nothing_listening_fails_and_may_be_tried_again(client):
             made.start()
 
 
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda namesrv: Producer("g", namesrv),
+        lambda namesrv: TransactionProducer("g", namesrv, check=lambda message: Decision.COMMIT),
+        lambda namesrv: Consumer("g", namesrv),
+    ],
+)
+def test_what_was_closed_is_not_started_again(served, make):
+    client = make(served.namesrv)
+    if isinstance(client, Consumer):
+        client.subscribe("orders", print)
+    with client:
+        pass
+    for _ in range(2):
+        with pytest.raises(UsageError, match="of group g was closed"):
+            client.start()
+    client.close()
+
+
 def test_inside_a_running_loop_the_async_class_is_named(producer, topic):
     async def send():
         producer.send(Message(topic, b"1"))

@@ -124,7 +124,9 @@ class AsyncProducer(AsyncLifespan):
         self._fast_outbox: FastOutbox | None = None  # the compiled outbox for plain messages
 
     async def start(self) -> None:
-        """Connect. Raises `NoNameServer` immediately if no name server can be reached."""
+        """Connect. Raises `NoNameServer` immediately if no name server can be reached, `UsageError` after `close`."""
+        if self._closing:
+            raise UsageError(f"the producer of group {self.group} was closed; make a new one")
         await self._cluster.start()
         ids = UniqueIds(self._cluster.ip, self._clock)
         self._preparation.begin(ids)

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 
 import click
 
-from pyromq.cli.render import one_line, show_record, show_rows
+from pyromq.cli.render import one_line, show_outcome, show_record, show_rows
 from pyromq.client.admin.cluster_topics import permission_text
 from pyromq.errors import from_response
 
@@ -86,6 +86,18 @@ def test_record_is_lines_or_an_object(capsys):
 
     assert lines == ["id          x", "times       2026-01-31 12:00:00.123", "properties  a=b", "tags        -"]
     assert parsed == record | {"times": ["2026-01-31T12:00:00.123+00:00"]}
+
+
+def test_an_outcome_is_a_line_or_an_object_and_its_error_is_told_beside_the_output(capsys):
+    done, failed = {"id": "x", "error": None}, {"id": "y\n", "error": "it is gone"}
+    for output in ("table", "json"):
+        for outcome in (done, failed):
+            show_outcome(outcome, output, done=f"{outcome['id']}  sent", refused=f"{outcome['id']} is not sent")
+    shown = capsys.readouterr()
+    assert shown.err.splitlines() == ["error: y\\n is not sent: it is gone"] * 2
+    line, *objects = shown.out.splitlines()
+    assert line == "x  sent"
+    assert [json.loads(each) for each in objects] == [done, failed]
 
 
 def test_permissions_have_a_text():

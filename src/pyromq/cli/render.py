@@ -72,6 +72,20 @@ def show_record(record: Mapping[str, Any], output: str) -> None:
         click.echo(f"{escaped(name):<{width}}  {_text(value)}")
 
 
+def show_outcome(outcome: Mapping[str, Any], output: str, *, done: str, refused: str) -> None:
+    """Print the outcome of one of several messages, as the line `done` or as a JSON object on one line.
+
+    The error of an outcome goes to standard error, after `refused`; then only JSON has a line. An interrupt hides no
+    outcome, as each line is flushed.
+    """
+    if outcome["error"] is not None:
+        click.echo(f"error: {escaped(refused)}: {outcome['error']}", err=True)
+    if output == "json":
+        click.echo(as_json(outcome))
+    elif outcome["error"] is None:
+        click.echo(escaped(done))
+
+
 def as_json(value: object, indent: int | None = None) -> str:
     """Return a value as JSON text. Times are ISO 8601 with their UTC offset."""
     text = json.dumps(value, indent=indent, ensure_ascii=False, default=_iso)

@@ -14,12 +14,11 @@ from pyromq.cli.cluster_names import TOPIC_NAME
 from pyromq.cli.command_tree import Group
 from pyromq.cli.connection_options import connections, namesrv_option
 from pyromq.cli.ranges import WholeNumber
-from pyromq.cli.render import as_json, one_line, output_option, show_rows
+from pyromq.cli.render import one_line, output_option, show_outcome, show_rows
 from pyromq.cli.times import read_moment
 from pyromq.client.admin.messages.delayed_messages import AsyncDelayedMessages, DelayedMessage
 from pyromq.clock import local_time
 from pyromq.errors import MQError
-from pyromq.excerpt import escaped
 
 _JSON_ONLY = ("offset_message_id", "recall_handle", "topic")  # ids too long for a table; the topic is that of all rows
 
@@ -115,11 +114,8 @@ async def _cancel(namesrv: str, handles: Sequence[str], *, output: str) -> int:
             except MQError as error:
                 failed = True
                 outcome |= {"outcome": "failed", "error": one_line(error)}
-                click.echo(f"error: {escaped(handle)} is not cancelled: {outcome['error']}", err=True)
-            if output == "json":
-                click.echo(as_json(outcome))
-            elif outcome["error"] is None:
-                click.echo(escaped(f"{outcome['message_id']}  cancelled"))
+            done = f"{outcome['message_id']}  cancelled"
+            show_outcome(outcome, output, done=done, refused=f"{handle} is not cancelled")
     return 1 if failed else 0
 
 

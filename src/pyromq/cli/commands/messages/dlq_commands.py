@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections import Counter
 from collections.abc import Callable
 from contextlib import aclosing
@@ -17,7 +16,7 @@ from pyromq.cli.command_tree import Group
 from pyromq.cli.commands.messages.consume import as_record
 from pyromq.cli.connection_options import connections, namesrv_option
 from pyromq.cli.ranges import WholeNumber, read_rate
-from pyromq.cli.render import as_json, one_line, output_option, show_record, show_rows
+from pyromq.cli.render import one_line, output_option, show_outcome, show_record, show_rows
 from pyromq.cli.times import read_time
 from pyromq.client.admin.messages.dead_letters import (
     AsyncDeadLetters,
@@ -29,7 +28,6 @@ from pyromq.client.admin.messages.dead_letters import (
 )
 from pyromq.clock import local_time
 from pyromq.errors import GroupNotFound
-from pyromq.excerpt import escaped
 from pyromq.names import retry_topic
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -191,14 +189,8 @@ async def _redrive(
     ):
         async for outcome in outcomes:
             fates[outcome.fate] += 1
-            if outcome.error is not None:
-                message_id = outcome.letter.message.message_id
-                click.echo(f"error: {escaped(message_id)} is not sent: {one_line(outcome.error)}", err=True)
-            if output == "json":
-                click.echo(as_json(_outcome(outcome)))
-            elif outcome.error is None:
-                click.echo(escaped(_line(outcome)))
-            sys.stdout.flush()  # so that after an interrupt the output shows every message sent
+            message_id = outcome.letter.message.message_id
+            show_outcome(_outcome(outcome), output, done=_line(outcome), refused=f"{message_id} is not sent")
     return fates
 
 
@@ -212,7 +204,7 @@ def _outcome(outcome: Redriven) -> dict[str, Any]:
         "broker": outcome.queue.broker_name if outcome.queue else None,
         "queue": outcome.queue.queue_id if outcome.queue else None,
         "queue_offset": outcome.queue_offset,
-        "error": str(outcome.error) if outcome.error else None,
+        "error": one_line(outcome.error) if outcome.error else None,
     }
 
 

@@ -15,14 +15,13 @@ from pyromq.cli.command_tree import Group
 from pyromq.cli.commands.messages.consume import as_record
 from pyromq.cli.connection_options import connections, namesrv_option
 from pyromq.cli.ranges import WholeNumber
-from pyromq.cli.render import as_json, one_line, output_option, show_record, show_rows
+from pyromq.cli.render import one_line, output_option, show_outcome, show_record, show_rows
 from pyromq.client.admin.messages.undecided_transactions import AsyncHalfMessages, HalfMessage
 from pyromq.client.client_config import ProducerConfig
 from pyromq.client.client_hooks import Decision
 from pyromq.client.producer.batch_transactions import AsyncBatchTransactions
 from pyromq.clock import local_time
 from pyromq.errors import MQError, QueryNotFound
-from pyromq.excerpt import escaped
 
 OPERATOR = "pyromq-transaction"  # producer group of the requests to brokers
 TIMEOUT_SECONDS = 5.0
@@ -167,20 +166,16 @@ async def _shown(namesrv: str, message_id: str) -> dict[str, Any]:
 
 async def _decide(namesrv: str, message_ids: Sequence[str], decision: Decision, *, output: str) -> int:
     """Decide the half messages in order and print each outcome; return the exit code."""
-    failed = False
+    done, failed = _DONE[decision], False
     async with AsyncHalfMessages(namesrv, connections=connections()) as half_messages:
         for message_id in message_ids:
-            outcome: dict[str, Any] = {"message_id": message_id, "outcome": _DONE[decision], "error": None}
+            outcome: dict[str, Any] = {"message_id": message_id, "outcome": done, "error": None}
             try:
                 await half_messages.decide(await half_messages.find(message_id), decision)
             except MQError as error:
                 failed = True
                 outcome |= {"outcome": "failed", "error": one_line(error)}
-                click.echo(f"error: {escaped(message_id)} is not {_DONE[decision]}: {outcome['error']}", err=True)
-            if output == "json":
-                click.echo(as_json(outcome))
-            elif outcome["error"] is None:
-                click.echo(escaped(f"{message_id}  {outcome['outcome']}"))
+            show_outcome(outcome, output, done=f"{message_id}  {done}", refused=f"{message_id} is not {done}")
     return 1 if failed else 0
 
 

@@ -88,3 +88,35 @@ def sigterm_calls(act: Callable[[], None]) -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+@contextmanager
+def sigterm_interrupts() -> Iterator[None]:
+    """Let the first SIGTERM in the block interrupt the program as Ctrl-C does.
+
+    A shell script makes its background processes ignore Ctrl-C. Such a process still ignores Ctrl-C in the block, and
+    SIGTERM raises `KeyboardInterrupt`. Has no effect where `sigterm_calls` has none.
+    """
+    if threading.get_ident() != shield.main_thread:
+        yield
+        return
+    terminated = False
+
+    def terminate() -> None:
+        nonlocal terminated
+        terminated = True
+        signal.raise_signal(signal.SIGINT)  # goes through the shield, which calls a handler only while clients wait
+
+    def interrupt_if_terminated(number: int, frame: FrameType | None) -> None:
+        if terminated:
+            raise KeyboardInterrupt
+
+    is_ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    if is_ignored:
+        signal.signal(signal.SIGINT, interrupt_if_terminated)
+    try:
+        with sigterm_calls(terminate):
+            yield
+    finally:
+        if is_ignored:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -1,12 +1,14 @@
 import io
 import json
 import signal
+import subprocess
 import sys
 import threading
 from base64 import b64decode
+from pathlib import Path
 
 import pytest
-from tests.platforms.marks import not_windows
+from tests.platforms.marks import not_windows, only_linux
 from tests.undecodable import BOMB, send_three
 from tests.waiting import PATIENCE_SECONDS, wait_until
 
@@ -171,6 +173,39 @@ def test_members_of_a_group_share_the_queues_and_leave_cleanly_on_ctrl_c_and_sig
     assert [process.stderr.read().strip() for process in members] == ["", ""]
     assert online() == 0
     assert {row["lag"] for row in json.loads(cli("group", "progress", "consume-both", "-o", "json").out)} == {0}
+
+
+@only_linux
+@pytest.mark.parametrize(
+    ("command", "err"),
+    [
+        (("consume",), ""),
+        (("receive", "--group", "in-background", "--follow"), ""),
+        (("send",), "0 messages were confirmed\n"),
+    ],
+)
+def test_a_background_process_of_a_script_ends_at_sigterm_and_not_at_ctrl_c(cli, served, start_process, command, err):
+    cli("topic", "create", "background")
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # as a shell starts `pyromq consume background &`
+    try:
+        name, *options = command
+        process = start_process(name, "background", *options, "-n", served.namesrv, stdin=subprocess.PIPE)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    wait_until(lambda: handles(process.pid, signal.SIGTERM))
+
+    process.send_signal(signal.SIGINT)
+    process.send_signal(signal.SIGTERM)
+
+    assert process.wait(PATIENCE_SECONDS) == 130
+    assert err.strip() in process.stderr.read()
+
+
+def handles(pid, number):
+    """Tell whether a process has a handler for this signal."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    caught = next(line.split()[1] for line in status.splitlines() if line.startswith("SigCgt"))
+    return bool(int(caught, 16) >> (number - 1) & 1)
 
 
 @not_windows

@@ -174,13 +174,15 @@ def test_confirmed_messages_behind_one_that_failed_are_counted_by_themselves():
     assert answers.summary(wait=True) == told
 
 
-def test_ctrl_c_waits_for_what_is_on_its_way_and_counts_all_of_it(cli, served, start_process):
-    process = start_process("send", "send-stopped", "-n", served.namesrv, stdin=subprocess.PIPE)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_waits_for_what_is_on_its_way_and_counts_all_of_it(cli, served, start_process, number):
+    topic = f"send-stopped-{number.name}"
+    process = start_process("send", topic, "-n", served.namesrv, stdin=subprocess.PIPE)
     process.stdin.write("line\n" * 100)
     process.stdin.flush()
-    wait_until(lambda: stored(cli, "send-stopped") == 100)
+    wait_until(lambda: stored(cli, topic) == 100)
 
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
 
     assert process.wait(PATIENCE_SECONDS) == 130
     assert process.stderr.read() == "100 messages were confirmed, up to line 100\n"

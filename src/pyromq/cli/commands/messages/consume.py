@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import errno
 import re
-import signal
 import sys
 import threading
 from base64 import b64encode
@@ -31,7 +30,7 @@ from pyromq.cli.ranges import WholeNumber
 from pyromq.cli.render import as_json, one_line
 from pyromq.cli.times import END, Start, read_start, read_time
 from pyromq.client.blocking.consumers import PullConsumer
-from pyromq.client.blocking.sigint import sigterm_calls
+from pyromq.client.blocking.sigint import sigterm_interrupts
 from pyromq.client.client_config import ConsumeFrom, ConsumerConfig, Damaged
 from pyromq.clock import local_time
 from pyromq.errors import SubscriptionParseFailed, UndecodableBody, UsageError
@@ -147,9 +146,8 @@ def consume(topic: str, start: Start, until: int | None, namesrv: str, output: s
         raise click.UsageError(str(error)) from error
     config = ConsumerConfig(auto_commit=False) if group is None else _as_member(start, until, choice)
     config = replace(config, damaged=damaged, deliver_undecodable=True)  # undecodable messages are reported
-    stop = partial(signal.raise_signal, signal.SIGINT)
     config = replace(config, connections=connections(waits=group is not None), namespace=choice["namespace"])
-    with sigterm_calls(stop), PullConsumer(group or TOOLS_GROUP, namesrv, config=config) as consumer:
+    with sigterm_interrupts(), PullConsumer(group or TOOLS_GROUP, namesrv, config=config) as consumer:
         queues = _queues(consumer, topic, choice["queue_ids"])
         if group is None:
             reader = TopicReader(consumer, queues, chosen, start, choice["last"], choice["follow"], until)

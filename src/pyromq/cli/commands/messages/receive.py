@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 from collections.abc import Iterator
-from functools import partial
 from typing import Any
 
 import click
@@ -19,7 +17,7 @@ from pyromq.cli.progress_line import ProgressLine
 from pyromq.cli.ranges import Seconds, WholeNumber
 from pyromq.cli.render import as_json
 from pyromq.client.blocking.consumers import SimpleConsumer
-from pyromq.client.blocking.sigint import sigterm_calls
+from pyromq.client.blocking.sigint import sigterm_interrupts
 from pyromq.client.client_config import ConsumeFrom, ConsumerConfig
 from pyromq.errors import NotRunning, SubscriptionParseFailed
 from pyromq.filter.filter import wanted_by
@@ -79,7 +77,7 @@ def receive(topic: str, group: str, ack: bool, namesrv: str, output: str, **choi
     )
     received = 0
     with (
-        sigterm_calls(partial(signal.raise_signal, signal.SIGINT)),
+        sigterm_interrupts(),
         SimpleConsumer(group, namesrv, config=config) as consumer,
     ):
         consumer.subscribe(topic, **chosen)

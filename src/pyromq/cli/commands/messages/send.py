@@ -159,23 +159,25 @@ def _delay(options: dict[str, Any]) -> dict[str, Any]:
 class InputLines:
     """The non-empty lines of a stream, each with its number.
 
-    Inside its `with` block Ctrl-C ends the input, so that messages in flight are still confirmed. A second Ctrl-C
-    raises `KeyboardInterrupt` anywhere.
+    Inside its `with` block Ctrl-C and SIGTERM end the input, so that messages in flight are still confirmed. A second
+    Ctrl-C raises `KeyboardInterrupt` anywhere.
     """
 
     def __init__(self, stream: IO[bytes]) -> None:
         self.stopped = False
         self._stream = stream
         self._reading = False
-        self._before = signal.getsignal(signal.SIGINT)
+        self._before: dict[int, Any] = {}
 
     def __enter__(self) -> Self:
-        if self._before is not signal.SIG_IGN:
-            signal.signal(signal.SIGINT, self._on_signal)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                self._before[number] = signal.signal(number, self._on_signal)
         return self
 
     def __exit__(self, *failure: object) -> None:
-        signal.signal(signal.SIGINT, self._before)
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
 
     def __iter__(self) -> Iterator[tuple[int, bytes]]:
         if self._stream.isatty() and sys.stderr.isatty():
@@ -189,7 +191,7 @@ class InputLines:
                 yield number, content
 
     def _next(self) -> bytes:
-        """Return the next line with its line end; empty bytes at the end of input and after Ctrl-C."""
+        """Return the next line with its line end; empty bytes at the end of input and after a signal."""
         try:
             self._reading = True
             return b"" if self.stopped else self._stream.readline()
@@ -201,7 +203,7 @@ class InputLines:
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         """Interrupt reading only: elsewhere, a message could be sent without being counted."""
         again, self.stopped = self.stopped, True
-        if again or self._reading:
+        if self._reading or (again and number == signal.SIGINT):  # clients delay SIGINT to a safe place, not SIGTERM
             raise KeyboardInterrupt
 
 

@@ -498,6 +498,8 @@ class TestMirror:
             admin.create_topic(f"{topic}-copy", 4)
         with pytest.raises(UsageError, match=f"group nobody is not known at {namesrv}"):
             job("mirror", namesrv, **mirror, **stream(topic, tmp_path))
+        with Admin(namesrv) as admin:  # the job failed before it copied anything
+            assert [queue.max_offset for queue in admin.topic_status(f"{topic}-copy")] == [0] * 4
 
     def test_what_a_copy_lacks_repeats_or_has_in_another_order_is_found(self, spark, namesrv, topic, producer):
         send(producer, topic, range(16))  # offsets 0 to 3 of each queue
@@ -524,7 +526,7 @@ class TestMirror:
                 admin.commit_offset(group, MessageQueue(topic, "broker-a", number), 3 + number)
         mirror = {"to_namesrv": namesrv, "to_topic": copy, "groups": group}
         summary = job("mirror", namesrv, **mirror, **stream(topic, tmp_path))
-        assert summary.notes[-1] == f"offsets of 1 groups of {topic} carried over to {copy}"
+        assert summary.notes[-1] == f"offsets of 1 group of {topic} carried over to {copy}"
         with Admin(namesrv) as admin:
             assert [each.consumer_offset for each in admin.group_progress(group, copy)] == [3, 4, 5, 6]
 

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import signal
 
 import pytest
 
@@ -9,7 +10,7 @@ pytest.importorskip("pyspark")
 
 from pyromq.errors import UsageError
 from pyromq.message import MessageQueue
-from pyromq.spark.jobs.runner import Totals
+from pyromq.spark.jobs.runner import Totals, stop_signals
 from pyromq.spark.jobs.setting_checks import spark_interval
 from pyromq.spark.read.stream_offset import StreamOffset
 
@@ -47,6 +48,16 @@ def test_late_messages_are_counted():
 
 def test_a_job_without_batches_has_nothing_to_say():
     assert Totals(AT_3).summary().rows == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_job_stops_at_the_signals_of_terminals_and_of_service_managers(number):
+    before = signal.getsignal(number)
+    with stop_signals() as stop:
+        assert not stop.is_set()
+        signal.raise_signal(number)
+        assert stop.is_set()
+    assert signal.getsignal(number) is before
 
 
 @pytest.mark.parametrize(

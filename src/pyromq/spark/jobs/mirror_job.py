@@ -15,6 +15,7 @@ from pyromq.client.blocking.admin import Admin
 from pyromq.client.cluster.namespace import namespace_of
 from pyromq.errors import UsageError
 from pyromq.message import MessageQueue
+from pyromq.plural import counted
 from pyromq.spark.columns import ORIGIN
 from pyromq.spark.given_options import read_options
 from pyromq.spark.jobs.job_options import copies_options, mirror_options, source_options
@@ -44,13 +45,14 @@ def run(settings: Mirror, tell: Tell) -> Summary:
 
     Raises `UsageError` for wrong settings.
     """
-    topics = settings.topics
+    topics, groups = settings.topics, listed(settings.groups)
+    if groups:  # an unknown group would fail the job at its end
+        with_retries(_source(settings), lambda: [_group_offsets(settings, topic, groups) for topic in topics])
     spark = open_session(settings.session)
     queue = with_retries(_source(settings), lambda: queue_columns(settings, topics))
     frame = copies(open_stream(spark, "mirror", settings), settings, queue)
     writer = frame.writeStream.format("rocketmq").options(**mirror_options(settings))
     summary = run_stream("mirror", writer, settings, tell)
-    groups = listed(settings.groups)
     if not groups:
         return summary
     brokers = {row["broker"] for row in summary.rows}
@@ -108,7 +110,8 @@ def carry_over(
         unconsumed = _first_unconsumed(spark, settings, copy, stored)
         for group in sorted({group for *_, group, _ in stored}):
             reader.commit({queue: unconsumed.get((group, queue), end) for queue, end in ends.items()}, group)
-    return f"offsets of {len({group for *_, group, _ in stored})} groups of {topic} carried over to {copy}"
+    carried = counted(len({group for *_, group, _ in stored}), "group")
+    return f"offsets of {carried} of {topic} carried over to {copy}"
 
 
 def _committed_offsets(
@@ -118,24 +121,33 @@ def _committed_offsets(
 
     Groups without offsets are left out. Raises `UsageError` for a group that does not exist at the source.
     """
+    options = _source(settings)
+    with queue_reader(READER, options.namesrv, options.connecting) as reader:
+        bounds = ReadBounds(options, reader)
+        with_retries(options, lambda: bounds.check_registered(brokers, "the mirror has copied its messages"))
+        with_retries(options, bounds.check_absent)
     found = []
+    for group, offsets in _group_offsets(settings, topic, groups).items():
+        if any(offset is not None for offset in offsets.values()):
+            found += [(*queue, group, offset or 0) for queue, offset in offsets.items()]
+    return found
+
+
+def _group_offsets(settings: Mirror, topic: str, groups: list[str]) -> dict[str, dict[MessageQueue, int | None]]:
+    """Return the committed offset of each group in each queue of a source topic.
+
+    Raises `UsageError` for a group that does not exist at the source.
+    """
     options = _source(settings)
     names = namespace_of(options.connecting.namespace, options.namesrv)
     with Admin(options.namesrv, connections=options.connecting.connections()) as admin:
         known = {names.unwrap(group.name) for group in admin.groups()}
     with queue_reader(READER, options.namesrv, options.connecting) as reader:
-        bounds = ReadBounds(options, reader)
-        with_retries(options, lambda: bounds.check_registered(brokers, "the mirror has copied its messages"))
-        with_retries(options, bounds.check_absent)
         queues = reader.queues(topic)
-        for group in groups:
-            offsets = reader.committed(queues, group)
-            if group not in known and not any(offsets.values()):  # brokers return 0 for unknown groups
-                raise UsageError(
-                    f"group {group} is not known at {options.namesrv}; `pyromq group list` shows the groups"
-                )
-            if any(offset is not None for offset in offsets.values()):
-                found += [(*queue, group, offset or 0) for queue, offset in offsets.items()]
+        found = {group: reader.committed(queues, group) for group in groups}
+    for group, offsets in found.items():
+        if group not in known and not any(offsets.values()):  # brokers return 0 for unknown groups
+            raise UsageError(f"group {group} is not known at {options.namesrv}; `pyromq group list` shows the groups")
     return found
 
 

@@ -15,6 +15,7 @@ from pyspark.logger import PySparkLogger
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+from pyromq.client.blocking.sigint import sigterm_calls
 from pyromq.logs import logger_of
 from pyromq.plural import counted
 from pyromq.spark.jobs.job_options import StreamJob
@@ -39,8 +40,8 @@ LOOK_SECONDS = 0.5  # between reads of Spark's progress: Spark keeps 100 reports
 def run_stream(job: str, writer: DataStreamWriter, settings: StreamJob, tell: Tell) -> Summary:
     """Run the streaming query of a job and return the summary.
 
-    With setting `once` the query ends after the present messages, else at Ctrl-C. Raises the error of the query. The
-    next run repeats an interrupted batch.
+    With setting `once` the query ends after the present messages, else at Ctrl-C or SIGTERM. Raises the error of the
+    query. The next run repeats an interrupted batch.
     """
     stream = settings.stream
     every = spark_interval("every", stream.every)
@@ -54,7 +55,7 @@ def run_stream(job: str, writer: DataStreamWriter, settings: StreamJob, tell: Te
     try:
         trigger: dict[str, Any] = {"availableNow": True} if stream.once else {"processingTime": every}
         writer = writer.queryName(job).option("checkpointLocation", stream.checkpoint).trigger(**trigger)
-        with _ctrl_c() as stop:
+        with stop_signals() as stop:
             query = writer.start()
             try:
                 _watch(query, stop, totals=totals, tell=tell, lag=listener)
@@ -69,8 +70,8 @@ def run_stream(job: str, writer: DataStreamWriter, settings: StreamJob, tell: Te
 
 
 @contextmanager
-def _ctrl_c() -> Iterator[Event]:
-    """Yield an event that Ctrl-C sets; outside of the main thread nothing sets the event.
+def stop_signals() -> Iterator[Event]:
+    """Yield an event that Ctrl-C and SIGTERM set; outside of the main thread nothing sets the event.
 
     Spark's own signal handler would cancel jobs during a call to Java.
     """
@@ -80,7 +81,8 @@ def _ctrl_c() -> Iterator[Event]:
         return
     before = signal.signal(signal.SIGINT, lambda *_: stop.set())
     try:
-        yield stop
+        with sigterm_calls(stop.set):  # service managers and containers stop a program by SIGTERM
+            yield stop
     finally:
         signal.signal(signal.SIGINT, before)
 

@@ -44,6 +44,9 @@ class ConsumerOffsets:
         # means all of its queues, whose offsets were removed.
         self.on_change: Callable[[str, str, int | None, int], None] = lambda group, topic, queue_id, offset: None
         self.watched: set[str] = set()
+        # Called before the removal of a watched `topic@group` is written to disk, in the thread that writes.
+        self.flush_removed: Callable[[], None] = lambda: None
+        self._has_removed = False  # True if the removal of a watched `topic@group` may not be on disk
 
     def load(self) -> None:
         """Read the table from disk; a missing file is an empty table. Raises `StoreCorrupt` naming the file."""
@@ -67,6 +70,7 @@ class ConsumerOffsets:
         if not self._dirty:
             return None
         self._dirty = False
+        has_removed, self._has_removed = self._has_removed, False
         self._saved += 1
         own = {
             topic + _AT + group: dict(self._table[topic + _AT + group])
@@ -74,13 +78,16 @@ class ConsumerOffsets:
             if group.startswith(SYSTEM_GROUP_PREFIX)
             for topic in topics
         }
-        return self._file.saving(partial(self._encoded, own), failed=self._lost, order=self._saved)
+        content = partial(self._encoded, own, has_removed=has_removed)
+        return self._file.saving(content, failed=self._lost, order=self._saved)
 
-    def _encoded(self, own: dict[str, dict[int, int]]) -> bytes:
+    def _encoded(self, own: dict[str, dict[int, int]], *, has_removed: bool) -> bytes:
         """Return the file's content as JSON.
 
         Runs in another thread: each read of a shared dict is one atomic step.
         """
+        if has_removed:
+            self.flush_removed()
         keys = iter(list(self._table))
         parts = []
         while names := list(islice(keys, _PART)):
@@ -90,7 +97,7 @@ class ConsumerOffsets:
         return b'{"offsetTable":{' + b",".join(part for part in parts if part) + b"}}"
 
     def _lost(self) -> None:
-        self._dirty = True
+        self._dirty = self._has_removed = True
 
     def table(self) -> ConsumerOffsetTable:
         """Return a copy of all offsets, in the form of the reply to request 43."""
@@ -252,6 +259,7 @@ class ConsumerOffsets:
                 del table[key]
         if topic + _AT + group in self.watched:
             self.watched.discard(topic + _AT + group)
+            self._has_removed = True
             self.on_change(group, topic, None, 0)
 
 

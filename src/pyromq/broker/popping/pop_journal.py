@@ -22,6 +22,7 @@ Numbers are big-endian, times are ms since 1970, bits are little-endian and rela
 
 from __future__ import annotations
 
+import contextlib
 import struct
 import zlib
 from collections.abc import Iterator
@@ -32,7 +33,7 @@ from pyromq.clock import Clock
 from pyromq.errors import StoreNotWritable
 from pyromq.logs import logger_of
 from pyromq.remoting.receipt_handle import offsets_in
-from pyromq.store.disk import Disk, disk_advice, make_durable_folder, read_file, remove_file
+from pyromq.store.disk import Disk, disk_advice, make_durable_folder, opened, read_file, remove_file
 from pyromq.store.log.segmented_log import sync_folders
 
 logger = logger_of(__name__)
@@ -137,12 +138,13 @@ class PopJournal:
         return None if self._describe(self._clock.monotonic() + SLICE_SECONDS) else 0.0
 
     def flush(self) -> None:
-        """Flush all records, and the names of the segments, to disk; blocks. Raises `StoreNotWritable`."""
-        if self._descriptor is None:
-            return
+        """Flush all records, and the names of the segments, to disk; blocks. Thread-safe. Raises `StoreNotWritable`."""
         try:
-            self._disk.sync(self._descriptor)
-            self._disk.sync_folder(self._folder)
+            for sequence in range(self._oldest, self._sequence + 1):
+                # A segment that is deleted meanwhile is described by the next one.
+                with contextlib.suppress(FileNotFoundError), opened(self._disk, self._path_of(sequence)) as descriptor:
+                    self._disk.sync(descriptor)
+            sync_folders([self._folder], self._disk)
         except OSError as error:
             raise self._refusal(error) from error
 
@@ -235,7 +237,7 @@ class PopJournal:
     def _begin_segment(self) -> None:
         try:
             make_durable_folder(self._disk, self._folder)
-            descriptor = self._disk.open(self._folder / f"{self._sequence + 1:020d}", create=True)
+            descriptor = self._disk.open(self._path_of(self._sequence + 1), create=True)
             self._disk.resize(descriptor, 0)
         except OSError as error:
             raise self._refusal(error) from error
@@ -258,12 +260,15 @@ class PopJournal:
         self._full_at = self._position + max(SEGMENT_BYTES, self._position)  # else most writes would be descriptions
         try:
             for sequence in range(self._oldest, self._sequence):
-                remove_file(self._disk, self._folder / f"{sequence:020d}")
+                remove_file(self._disk, self._path_of(sequence))
                 self._oldest = sequence + 1
             self._earlier_bytes = 0
         except OSError as error:
             logger.warning("%s: an old file of pops cannot be deleted: %s", self._folder, error.strerror)
         return True
+
+    def _path_of(self, sequence: int) -> Path:
+        return self._folder / f"{sequence:020d}"
 
     def _write(self, records: bytes) -> None:
         try:

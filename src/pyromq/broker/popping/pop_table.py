@@ -128,6 +128,8 @@ class PopTable:
                 self.in_flight.drop(queue)
                 raise
             self._offsets.on_change = self._offset_changed
+            # After a power loss a dropped queue must not return: the first messages of a new topic would be skipped.
+            self._offsets.flush_removed = self._journal.flush
             self._offsets.watch(group, topic)
         return queue
 
@@ -153,8 +155,6 @@ class PopTable:
             for dropped in list(self.in_flight.queues(group, topic).values()):
                 self.in_flight.drop(dropped)
                 self._note(partial(self._journal.note_dropped, dropped))
-            # After a power loss the queues would return, and the first messages of a new topic would count as finished.
-            self._note(self._journal.flush)
             return
         queue = self.in_flight.find(group, topic, queue_id)
         if queue is not None and offset != queue.committed:

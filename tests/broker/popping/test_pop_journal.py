@@ -234,7 +234,7 @@ def test_what_a_power_loss_lowered_is_on_disk_before_new_messages_come():
     disk.sync(journal._descriptor)
     disk.sync_folder(FOLDER)
     store = SimpleNamespace(disk=disk.after_kill(), next_offset=lambda topic, queue_id: 1)
-    offsets = SimpleNamespace(find=lambda *queue: 3, commit=lambda *queue: True)
+    offsets = SimpleNamespace(find=lambda *queue: 3, commit=lambda *queue: True, watch=lambda *key: None)
     PopTable(store, offsets, FOLDER, clock=FakeClock(), max_pops=10).load()
     [queue] = open_journal(store.disk.after_power_cut(random.Random(1), Loss.ALL))[0]
     assert queue.next_offset == 1

@@ -11,7 +11,7 @@ from tests.store.making import settle
 
 from pyromq.broker.broker import Broker
 from pyromq.broker.role import BrokerRole
-from pyromq.remoting.headers import DeleteGroup, DeleteTopic
+from pyromq.remoting.headers import DeleteGroup, DeleteTopic, UpdateConsumerOffset
 from pyromq.testing import SimulatedDisk
 from pyromq.testing.killed_folder import keep_as_killed
 from pyromq.testing.simulated_disk import Loss
@@ -83,6 +83,26 @@ async def test_an_offset_that_another_program_changed_is_obeyed(config, clock, c
     async with Broker(config, clock) as broker:
         popper = Popper(await caller_to(broker), clock)
         assert bodies(await popper.pop()) == [b"d", b"e"]
+
+
+@pytest.mark.parametrize("end", [stop, kill])
+async def test_a_started_broker_follows_the_offset_that_a_request_sets(config, clock, caller_to, end):
+    await popped(config, clock, caller_to, end)
+    async with Broker(config, clock) as broker:
+        caller = await caller_to(broker)
+        await caller.ask(UpdateConsumerOffset("g", "orders", 0, 3))
+        assert bodies(await Popper(caller, clock).pop()) == [b"d", b"e"]
+
+
+@pytest.mark.parametrize("end", [stop, kill])
+async def test_a_started_broker_forgets_the_pops_of_a_deleted_topic(config, clock, caller_to, end):
+    await popped(config, clock, caller_to, end)
+    async with Broker(config, clock) as broker:
+        caller = await caller_to(broker)
+        await caller.ask(DeleteTopic(topic="orders"))
+        await caller.create_topic("orders", queues=1)
+        await send(caller, *"xyz")
+        assert bodies(await Popper(caller, clock).pop()) == [b"x", b"y", b"z"]
 
 
 async def test_messages_that_a_power_loss_took_are_not_passed(config, clock, caller_to):

@@ -67,6 +67,8 @@ class PopTable:
                 if pop.client_id is not None:
                     self.in_flight.prolong(pop, restarted_ms)
         is_lower = self.lower_to_ends()
+        for queue in self.in_flight:
+            self._follow_offsets(queue)
         # A full disk must not prevent reading of stored messages.
         self._note(partial(self._journal.begin, lasting=is_lower))
         self._ring()
@@ -127,11 +129,15 @@ class PopTable:
             except StoreNotWritable:
                 self.in_flight.drop(queue)
                 raise
-            self._offsets.on_change = self._offset_changed
-            # After a power loss a dropped queue must not return: the first messages of a new topic would be skipped.
-            self._offsets.flush_removed = self._journal.flush
-            self._offsets.watch(group, topic)
+            self._follow_offsets(queue)
         return queue
+
+    def _follow_offsets(self, queue: PoppedQueue) -> None:
+        """Let `_offset_changed` be called when a request resets or removes the group's offset of a queue."""
+        self._offsets.on_change = self._offset_changed
+        # After a power loss a dropped queue must not return: the first messages of a new topic would be skipped.
+        self._offsets.flush_removed = self._journal.flush
+        self._offsets.watch(queue.group, queue.topic)
 
     def skip_to(self, queue: PoppedQueue, next_offset: int) -> None:
         """Skip messages that the group's filter refuses, or that are deleted. After a crash they are skipped again."""

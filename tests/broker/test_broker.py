@@ -8,7 +8,7 @@ from tests.broker.headers import pull_header
 from pyromq.broker.broker import Broker
 from pyromq.errors import StoreLocked, StoreNotWritable, UsageError
 from pyromq.remoting.codes import RequestCode
-from pyromq.remoting.headers import MaxOffset, OffsetResponse, RegisterBroker, UpdateConsumerOffset
+from pyromq.remoting.headers import DeleteTopic, MaxOffset, OffsetResponse, RegisterBroker, UpdateConsumerOffset
 
 
 async def test_messages_topics_groups_and_offsets_outlast_a_restart(config, clock, caller_to):
@@ -25,6 +25,22 @@ async def test_messages_topics_groups_and_offsets_outlast_a_restart(config, cloc
         assert broker.offsets.find("g", "orders", 1) == 1
         response = await caller.ask(MaxOffset(topic="orders", queue_id=1))
         assert response.header(OffsetResponse).offset == 1
+
+
+async def test_topics_whose_settings_are_lost_are_named(config, clock, caller_to, caplog):
+    async with Broker(config, clock) as broker:
+        caller = await caller_to(broker)
+        for topic in ("orders", "gone"):
+            await caller.create_topic(topic, queues=1)
+            await caller.send(topic, queue_id=0)
+        await caller.ask(DeleteTopic(topic="gone"))
+    async with Broker(config, clock):
+        assert caplog.messages == []
+    for path in (config.data / "config").glob("topics.json*"):
+        path.unlink()
+    async with Broker(config, clock):
+        [text] = caplog.messages
+        assert text.startswith("1 topic with messages and without settings: orders; restore config/topics.json")
 
 
 async def test_offsets_are_written_every_five_seconds(broker, orders, clock, tmp_path):

@@ -57,6 +57,7 @@ from pyromq.names import REPLY_SUFFIX
 from pyromq.net.tasks import Alarm
 from pyromq.permissions.acl_files import AclFolder
 from pyromq.permissions.permissions import CHECK_SECONDS, AclWatch
+from pyromq.plural import counted
 from pyromq.remoting.dispatch import Guard
 from pyromq.remoting.hooks import RemotingHook
 from pyromq.store.worker import worker
@@ -188,6 +189,16 @@ def deleted_topics(state: SharedState) -> BrokerModule:
 def built_in(state: SharedState) -> BrokerModule:
     """Return the module that writes the topics and groups of a new folder, once all earlier modules are loaded."""
 
+    def load() -> None:
+        lost = sorted(state.topics.deleted_among(state.store.topics())) if state.role.is_master else []
+        if lost:  # config/topics.json was lost, since a deleted topic has no queues
+            logger.warning(
+                "%s with messages and without settings: %s; restore config/topics.json from a backup, or create them"
+                " with `pyromq topic create NAME --queues N`; `pyromq cluster clean` deletes their messages",
+                *(counted(len(lost), "topic"), ", ".join(lost[:10]) + ", ..." * (len(lost) > 10)),
+            )
+        write()
+
     def write() -> None:
         try:
             state.topics.persist()
@@ -195,7 +206,7 @@ def built_in(state: SharedState) -> BrokerModule:
         except StoreNotWritable as error:  # a full disk must not prevent reading of stored messages
             logger.warning("%s; no data is lost; changes are refused until the disk can be written again", error)
 
-    return BrokerModule(load=write)
+    return BrokerModule(load=load)
 
 
 def delay_levels(state: SharedState) -> BrokerModule:

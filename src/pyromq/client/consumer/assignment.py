@@ -25,6 +25,7 @@ from pyromq.errors import MQError
 from pyromq.logs import logger_of
 from pyromq.message import MessageQueue
 from pyromq.net.tasks import Tasks
+from pyromq.plural import counted
 from pyromq.remoting.bodies import LockedQueues, QueueLock, WireQueue, decode_body, encode_body
 from pyromq.remoting.command import Response
 from pyromq.remoting.header import Header
@@ -285,7 +286,7 @@ class QueueLockClient:
             locked = decode_body(LockedQueues, response.check().body)
             address = await self._cluster.master(queues[0])
         except MQError as error:
-            logger.debug("group %s: lock request for %d queues failed: %s", self._group, len(queues), error)
+            logger.debug("group %s: lock request for %s failed: %s", self._group, counted(len(queues), "queue"), error)
             return {}
         for refused in locked.refused or ():
             self._holders[self._cluster.names.unwrap_queue(refused.queue.queue)] = (
@@ -300,7 +301,7 @@ class QueueLockClient:
         try:
             (await self._ask(UnlockQueues(), queues, LOCK_REQUEST_SECONDS)).check()
         except MQError as error:
-            logger.warning("group %s: unlocking %d queues failed: %s", self._group, len(queues), error)
+            logger.info("group %s: unlocking %s failed: %s", self._group, counted(len(queues), "queue"), error)
 
     async def _ask(self, header: Header, queues: list[MessageQueue], timeout: float) -> Response:
         return await self._cluster.ask_master(queues[0], header, self._body(queues), timeout=timeout, idempotent=True)

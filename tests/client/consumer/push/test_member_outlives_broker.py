@@ -78,6 +78,18 @@ async def test_members_go_on_where_they_were(cluster, count, orderly):
     assert tally.counts.total() == 420
 
 
+async def test_a_broker_that_is_away_costs_one_line_not_one_for_each_queue(cluster, caplog):
+    await (await cluster.admin()).create_topic("orders", queues=QUEUES)
+    tally = Tally()
+    async with members(cluster, tally, 1, orderly=False, commit_seconds=3600):
+        await send(cluster, range(40))
+        await until(lambda: len(tally.counts) == 40)
+        await cluster.kill_broker()
+    [line] = [message for message in caplog.messages if "not committed yet" in message]
+    assert f"at broker-a and of {QUEUES} other queues there: " in line  # one more is the retry topic's
+    await cluster.start_broker()
+
+
 async def test_a_group_moved_back_meanwhile_is_read_from_there(cluster):
     await (await cluster.admin()).create_topic("orders", queues=QUEUES)
     tally = Tally()

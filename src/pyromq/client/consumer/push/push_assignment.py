@@ -17,10 +17,11 @@ from pyromq.client.consumer.push.consume_orderly_service import ConsumeOrderlySe
 from pyromq.client.consumer.push.process_queue import ProcessQueue
 from pyromq.client.consumer.push.pull_loop import PullLoops
 from pyromq.clock import Clock
-from pyromq.errors import MQError, TopicNotFound
+from pyromq.errors import TopicNotFound
 from pyromq.logs import logger_of
 from pyromq.message import MessageQueue
 from pyromq.net.tasks import Tasks, every
+from pyromq.plural import counted
 
 logger = logger_of(__name__)
 
@@ -66,6 +67,7 @@ class PushAssignment:
         self._breaks = 0  # number of connections to brokers lost so far
         self._breaks_before = 0  # `_breaks` when the latest `acquire` began
         self._left: dict[MessageQueue, int] = {}  # consumed offsets of queues released with a lost lock
+        self._uncommitted: set[tuple[str, str]] = set()  # broker and error of the latest commit: logged once
         self.queues = Assignment[ProcessQueue](group, clock, self, locks=locks, strict=strict, wake=wake)
         self._renewal = (
             LockRenewal(locks, self.queues.held, clock, go_on=self._go_on, lose=self._lose)
@@ -196,15 +198,19 @@ class PushAssignment:
         offsets = {assigned: assigned.safe_offset for assigned in queues if not assigned.dropped}
         moved = {assigned: offset for assigned, offset in offsets.items() if offset != assigned.committed}
         failures = await self._offsets.save({assigned.queue: offset for assigned, offset in moved.items()})
-        late: dict[MQError, list[str]] = {}
+        late: dict[tuple[str, str], list[str]] = {}
         for assigned, offset in moved.items():
             failure = failures.get(assigned.queue)
             if failure is None or isinstance(failure, TopicNotFound):  # brokers keep no offsets of a deleted topic
                 assigned.committed = offset
             else:
-                late.setdefault(failure, []).append(f"{offset} of {assigned.queue}")
-        for failure, names in late.items():
-            logger.warning("group %s: offsets are not committed yet, %s: %s", self._group, ", ".join(names), failure)
+                queue = assigned.queue
+                late.setdefault((queue.broker_name, str(failure)), []).append(f"{offset} of {queue}")
+        for trouble, names in late.items():
+            if trouble not in self._uncommitted:
+                more = f" and of {counted(len(names) - 1, 'other queue')} there" if names[1:] else ""
+                logger.warning("group %s: not committed yet: %s%s: %s", self._group, names[0], more, trouble[1])
+        self._uncommitted = set(late)
 
     def _go_on(self, assigned: ProcessQueue) -> None:
         if self._order is not None:

@@ -129,6 +129,23 @@ async def test_giving_up_makes_a_dead_letter_at_once(cluster):
     assert await dead_letters(cluster) == {b"0": "GiveUp: hopeless"}
 
 
+async def test_a_dead_letter_that_no_broker_takes_is_retried_in_place(cluster):
+    await fill(cluster, 2)
+    seen = []
+
+    def work(messages):
+        seen.append(body(messages))
+        if seen[-1] == 0:
+            raise GiveUp("hopeless")
+
+    cluster.broker.store._log.suspend("the disk is full")
+    async with consuming(cluster, work):
+        await until(lambda: seen == [0, 0])
+        cluster.broker.store._log.suspend("")
+        await until(lambda: 1 in seen)
+    assert await dead_letters(cluster) == {b"0": "GiveUp: hopeless"}
+
+
 async def test_a_reason_makes_no_message_too_large_for_a_dead_letter(cluster):
     producer = await cluster.producer()
     await producer.send(Message("orders", b"0", properties={"long": "x" * 32_200}))
@@ -170,6 +187,20 @@ async def test_without_auto_commit_nothing_counts_before_commit(cluster):
     async with consuming(cluster, lambda messages: seen.append(body(messages))):
         await until(lambda: len(seen) == 3)
     assert seen == [3, 4, 5]
+
+
+async def test_part_of_a_batch_is_no_commit_without_auto_commit(cluster):
+    queue = await fill(cluster, 2)
+    seen = []
+
+    def work(messages):
+        seen.append([int(message.body) for message in messages])
+        raise RetryLater(done=1)
+
+    async with consuming(cluster, work, auto_commit=False, batch=2) as consumer:
+        await until(lambda: len(seen) == 2)
+        assert consumer._assigned[queue].safe_offset == 0
+    assert seen[:2] == [[0, 1], [0, 1]]
 
 
 async def test_rollback_brings_everything_since_the_commit_again(cluster):
@@ -236,6 +267,127 @@ async def test_a_running_listener_keeps_its_queue_until_it_is_done(cluster):
             release.set()
             await until(lambda: queue in second.assignment)
     assert not second_seen
+
+
+async def test_a_queue_that_comes_back_waits_for_its_running_listener(cluster):
+    producer = await cluster.producer()
+    await producer.send(Message("orders", b"0"))
+    queue = (await producer.queues("orders"))[3]  # the second member, later in order, gets the latter half
+    await producer.send(Message("orders", b"1"), queue=queue)
+    begun, release, running = threading.Event(), threading.Event(), []
+
+    def slow(messages):
+        if messages[0].body == b"1":
+            running.append(True)
+            begun.set()
+            release.wait(PATIENCE_SECONDS)
+
+    async with consuming(cluster, slow) as first:
+        await until(begun.is_set)
+        async with consuming(cluster, lambda messages: None) as second:
+            await until(lambda: second.assignment)
+            await until(lambda: queue not in first.assignment)
+        await until(lambda: len(first.assignment) == 3)
+        await first._rebalance.once()
+        assert queue not in first.assignment
+        release.set()
+        await until(lambda: queue in first.assignment)
+    assert len(running) == 1
+
+
+async def test_closing_keeps_the_lock_of_a_queue_whose_listener_is_running(cluster):
+    queue = await fill(cluster, 1)
+    begun, release = threading.Event(), threading.Event()
+
+    def slow(messages):
+        begun.set()
+        release.wait(PATIENCE_SECONDS)
+
+    locks = QueueLockClient("workers", (await cluster.producer())._cluster)
+    async with consuming(cluster, slow, close_seconds=0.01):
+        await until(begun.is_set)
+    assert await locks.lock([queue], timeout=PATIENCE_SECONDS) == {queue: False}
+    release.set()
+
+
+async def test_a_reset_waits_for_the_running_listener(cluster):
+    queue = await fill(cluster, 1)
+    producer = await cluster.producer()
+    begun, release, running, others = threading.Event(), threading.Event(), [], []
+
+    def work(messages):
+        if messages[0].queue != queue:
+            others.append(messages)
+            return
+        running.append(True)
+        begun.set()
+        release.wait(PATIENCE_SECONDS)
+
+    async with consuming(cluster, work) as consumer:
+        await until(begun.is_set)
+        consumer._assignment.reset({queue: 0})
+        for other in await producer.queues("orders"):
+            if other != queue:
+                await producer.send(Message("orders", b"1"), queue=other)
+        await until(lambda: len(others) == 3)
+        assert len(running) == 1
+        release.set()
+        await until(lambda: len(running) == 2)
+
+
+async def test_a_hanging_async_listener_whose_lock_is_lost_does_not_block_its_queue(cluster):
+    queue = await fill(cluster, 1)
+    calls = []
+
+    async def work(messages):
+        calls.append(messages)
+        if len(calls) == 1:
+            await asyncio.Event().wait()
+
+    async with consuming(cluster, work) as consumer:
+        await until(lambda: calls)
+        consumer._assignment._lose(consumer._assigned[queue])
+        await until(lambda: len(calls) == 2)
+
+
+async def test_without_a_lock_nothing_is_committed(cluster):
+    queue = await fill(cluster, 3)
+    seen = []
+    async with consuming(cluster, lambda messages: seen.append(body(messages)), commit_seconds=3600) as consumer:
+        await until(lambda: consumer._assigned.get(queue) and consumer._assigned[queue].safe_offset == 3)
+        consumer._assigned[queue].lock_lost = True
+        cluster.broker.offsets.commit("workers", "orders", queue.queue_id, 2)  # by another member
+        await consumer._assignment.save_all()
+        assert cluster.broker.offsets.find("workers", "orders", queue.queue_id) == 2
+
+
+async def test_a_reset_counts_although_the_lock_was_lost_before(cluster):
+    queue = await fill(cluster, 3)
+    seen = []
+    locks = QueueLockClient("workers", (await cluster.producer())._cluster)
+    async with consuming(cluster, lambda messages: seen.append(body(messages))) as consumer:
+        await until(lambda: len(seen) == 3)
+        cluster.broker.queue_locks.unlock("workers", consumer._cluster.client_id, [queue])
+        assert await locks.lock([queue], timeout=PATIENCE_SECONDS) == {queue: True}
+        consumer._assignment._lose(consumer._assigned[queue])
+        await until(lambda: queue not in consumer.assignment)
+        await (await cluster.admin()).reset_offset("workers", "orders", 0)
+        await locks.unlock([queue])
+        await until(lambda: len(seen) == 6)
+
+
+async def test_without_an_answer_about_its_lock_no_queue_is_consumed(cluster):
+    await fill(cluster, 1)
+    seen = []
+    quota = cluster.broker.queue_locks._quota
+    quota.limit = 0  # every request is refused with an error
+    async with consuming(cluster, lambda messages: seen.append(body(messages))) as consumer:
+        for _ in range(2):
+            await consumer._rebalance.once()
+        assert not consumer.assignment
+        assert not seen
+        quota.limit = 100
+        await until(lambda: seen)
 
 
 async def test_a_long_wait_for_a_lock_tells_who_holds_it(cluster, caplog, monkeypatch):

@@ -1,6 +1,7 @@
 """Locks kept by asking again: what an answer is worth when the connection breaks, or breaks again, meanwhile."""
 
 import asyncio
+import math
 
 import pytest
 
@@ -57,6 +58,16 @@ async def test_an_answer_makes_the_lock_valid_for_longer():
     scene.answers.asked[0].set_result(True)
     await task
     assert scene.assigned.allowed_until == scene.clock.monotonic() + VALID_SECONDS
+
+
+async def test_where_no_lock_is_needed_no_answer_ends_the_consumption():
+    scene = Scene()
+    scene.assigned.allowed_until = math.inf  # of a concurrent consumer
+    task = await started(scene.renewal.renew())
+    scene.answers.asked[0].set_result(True)
+    await task
+    await scene.clock.advance(2 * VALID_SECONDS)
+    assert scene.is_allowed
 
 
 async def test_a_lock_belongs_to_the_master_that_granted_it_last():

@@ -12,7 +12,8 @@ from pyromq.client.consumer.push.listener import GiveUp, RetryLater
 from pyromq.client.consumer.push.push_consumer import AsyncConsumer
 from pyromq.client.consumer.push.send_back import SendBack
 from pyromq.errors import Unavailable
-from pyromq.message import Message
+from pyromq.message import Message, MessageQueue, Property, encode_properties
+from pyromq.names import SCHEDULE_TOPIC
 from pyromq.remoting.bodies import GroupConfig
 
 FIRST_DELAY = 10.0  # seconds, level 3
@@ -202,6 +203,38 @@ async def test_what_cannot_be_sent_back_is_tried_again_here(cluster, monkeypatch
     assert "retried here in 0.02 s: nobody takes it" in caplog.text
 
 
+@pytest.fixture
+async def send_back(cluster):
+    """Sends messages of a broker that is gone back: as copies."""
+    send_back = SendBack("workers", (await cluster.producer())._cluster, cluster.clock, max_retries=2)
+    gone = MessageQueue("orders", "gone", 0)
+
+    async def give_back(message, level=0):
+        cluster.broker.topics.for_group_retry("%RETRY%workers", 1)
+        await send_back.give_back(message, gone, level, "")
+
+    return give_back
+
+
+async def test_a_copy_after_the_last_retry_is_a_dead_letter(cluster, send_back):
+    (sent,) = await send(cluster, b"1")
+    message = cluster.broker.store.message("orders", sent.queue.queue_id, 0)
+    message.reconsume_times = 2
+    await send_back(message)
+    assert cluster.broker.store.message("%DLQ%workers", 0, 0).body == b"1"
+
+
+async def test_a_copy_is_no_half_message_and_names_the_first_message(cluster, send_back):
+    properties = {Property.TRANSACTION: "true", Property.ORIGIN_MESSAGE_ID: "the first"}
+    (sent,) = await send(cluster, b"1")
+    message = cluster.broker.store.message("orders", sent.queue.queue_id, 0)
+    message.property_text = encode_properties(properties)
+    await send_back(message)
+    found = cluster.broker.store.message(SCHEDULE_TOPIC, 2, 0)
+    assert Property.TRANSACTION not in found.properties
+    assert found.properties[Property.ORIGIN_MESSAGE_ID] == "the first"
+
+
 async def test_a_hanging_function_loses_its_message_and_its_thread_is_replaced(cluster):
     (sent, _) = await send(cluster, b"1", b"2")
     release, calls = threading.Event(), []
@@ -235,6 +268,29 @@ async def test_a_hanging_async_listener_is_cancelled(cluster):
         await until(lambda: calls == [b"1", b"2"])
         await until(lambda: consumer._assigned[sent.queue].safe_offset == 2)
     assert cancelled
+
+
+async def test_a_failure_after_a_reset_sends_nothing_back(cluster):
+    (sent,) = await send(cluster, b"1")
+    begun, release, seen, ended = threading.Event(), threading.Event(), [], threading.Event()
+
+    def work(messages):
+        seen.append(messages[0].body)
+        if len(seen) == 1:
+            begun.set()
+            release.wait(PATIENCE_SECONDS)
+            ended.set()
+            raise ValueError("too late")
+
+    async with consuming(cluster, work) as consumer:
+        await until(begun.is_set)
+        consumer._assignment.reset({sent.queue: 0})
+        await until(lambda: len(seen) == 2)
+        release.set()
+        await until(ended.is_set)
+        await send(cluster, b"2")
+        await until(lambda: len(seen) == 3)
+    assert cluster.broker.store.max_offset(SCHEDULE_TOPIC, 2) == 0
 
 
 async def test_results_for_a_queue_given_away_count_for_nothing(cluster):

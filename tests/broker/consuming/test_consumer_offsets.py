@@ -39,6 +39,16 @@ def test_what_was_persisted_survives_a_restart(offsets, tmp_path):
     assert again.of_topic("g", "orders") == {0: 5, 1: 7}
 
 
+def test_offsets_that_are_lowered_stay_low_over_a_restart(offsets, tmp_path):
+    offsets.persist()
+    offsets.lower(lambda topic, queue_id: 4 if topic == "orders" else 9)
+    offsets.persist()
+    again = ConsumerOffsets(JsonFile(tmp_path / "consumerOffset.json"))
+    again.load()
+    assert again.of_topic("g", "orders") == {0: 4, 1: 4}
+    assert (again.find("other", "orders", 0), again.find("g", "more", 0)) == (3, 1)
+
+
 def test_an_unchanged_table_is_not_written(offsets):
     assert offsets.unsaved() is not None
     assert offsets.unsaved() is None

@@ -59,6 +59,24 @@ async def test_asking_again_keeps_the_lock(locks, clock):
     assert locks.lock("g", "you", [FIRST]) == []
 
 
+async def test_a_lock_is_as_old_as_its_first_grant(locks, clock):
+    for _ in range(2):
+        locks.lock("g", "me", [FIRST])
+        await clock.advance(30)
+    assert locks.holders("g") == {FIRST: ("me", 60)}
+
+
+async def test_a_new_master_keeps_a_lock_as_long_as_the_former_one_would(locks, clock):
+    locks.lock("g", "me", [FIRST])
+    await clock.advance(50)
+    other = QueueLocks(clock)
+    other.adopt(locks.encode_changed(None))
+    await clock.advance(10)
+    assert other.lock("g", "you", [FIRST]) == []
+    await clock.advance(0.001)
+    assert other.lock("g", "you", [FIRST]) == [FIRST]
+
+
 def test_only_the_owner_unlocks(locks):
     locks.lock("g", "me", [FIRST])
     locks.unlock("g", "you", [FIRST])
@@ -94,6 +112,17 @@ async def test_a_refused_member_is_told_when_the_lock_of_a_dead_one_has_ended(lo
     await clock.advance(locks.alarm.seconds_left)
     assert locks.notify_refused() is None
     assert told(yours) == 1
+
+
+def test_refused_members_that_were_told_leave_room_for_others(clock, connect):
+    locks = QueueLocks(clock, most=1)
+    for _ in range(2):
+        locks.lock("g", "me", [FIRST])
+        refused = connect()
+        locks.lock("g", "you", [FIRST], asker=refused)
+        locks.unlock("g", "me", [FIRST])
+        locks.notify_refused()
+        assert refused.take_output()
 
 
 async def test_a_refused_client_hears_of_the_freed_queue_at_once(broker, caller_to):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from concurrent.futures import Future
 from dataclasses import replace
 
 import pytest
@@ -12,6 +13,7 @@ from tests.waiting import PATIENCE_SECONDS
 
 from pyromq.broker.broker import Broker
 from pyromq.broker.confirmation import ReplicaRule
+from pyromq.errors import StoreNotWritable
 from pyromq.net.listening import new_serving_loop
 from pyromq.remoting.command import BINARY, JSON
 from pyromq.remoting.headers import EndTransaction, MaxOffset, SendMessageBack, SendMessageResponse
@@ -342,3 +344,13 @@ def test_a_loop_that_serves_sends_the_log_at_once(config, clock, properties):
 
     with asyncio.Runner(loop_factory=new_serving_loop) as runner:
         runner.run(main())
+
+
+async def test_a_table_that_the_disk_here_refuses_is_not_kept_by_replicas(confirmation):
+    stored, saved = Future(), Future()
+    stored.set_result(None)
+    confirmation.require_replicas(ReplicaRule(when_stored=lambda: stored))
+    kept = confirmation.when_kept(saved)
+    saved.set_exception(StoreNotWritable("the disk is full"))
+    with pytest.raises(StoreNotWritable):
+        await asyncio.wrap_future(kept)

@@ -1,13 +1,16 @@
 """Half messages: what is stored, what decisions do and are refused, what is listed and resumed."""
 
+import asyncio
 from dataclasses import replace
 
 import pytest
 from tests.broker.folders import killed
 from tests.broker.headers import batch_header, pull_header, send_header
 from tests.broker.transactions.transactions import COMMIT, ROLLBACK, UNKNOWN, numbers_done, queue
+from tests.waiting import until
 
 from pyromq.broker.broker import Broker
+from pyromq.broker.confirmation import ReplicaRule
 from pyromq.errors import StoreNotWritable
 from pyromq.message import StoredMessage, SysFlag
 from pyromq.names import HALF_TOPIC, OP_TOPIC, SCHEDULE_TOPIC, TRANSACTION_GIVE_UP_TOPIC
@@ -114,6 +117,21 @@ async def test_a_rolled_back_message_is_never_seen(producer):
     response = await producer.end(sent, COMMIT, code=1)
     assert "is decided already" in response.remark
     assert await producer.visible() == []
+
+
+async def test_a_repeated_rollback_is_no_error(producer):
+    sent = await producer.send()
+    for _ in range(3):
+        await producer.end(sent, ROLLBACK)
+
+
+async def test_a_repeated_decision_waits_for_replicas_as_the_first_does(broker, producer):
+    sent = await producer.send()
+    broker.confirmation.require_replicas(ReplicaRule())
+    asked = [asyncio.ensure_future(producer.end(sent, COMMIT)) for _ in range(2)]
+    await until(lambda: len(broker.confirmation) == 2)
+    broker.confirmation.replicated(broker.store.max_log_offset)
+    await asyncio.gather(*asked)
 
 
 async def test_a_repeated_commit_is_seen_once(producer):

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 from tests.broker.folders import killed, without_end
+from tests.broker.headers import send_header
 from tests.broker.transactions.transactions import COMMIT, ROLLBACK, ROUND, numbers_done, queue
 
 from pyromq.broker.broker import Broker
@@ -176,6 +177,46 @@ async def test_a_decision_on_the_latest_copy_settles_earlier_ones_without_op_rec
         left = killed(config)
     async with Broker(left, clock) as broker:
         assert broker.half_messages.undecided() == []
+
+
+async def test_copies_that_a_crash_left_without_op_records_take_no_room_for_ever(config, clock, transactions_of):
+    config.limits = BrokerLimits(half_messages=3)
+    async with Broker(config, clock) as broker:
+        producer = await transactions_of(broker)
+        first, *_ = [await producer.send(unique=False, more="\x02UNIQ_KEY\x01ABC") for _ in range(3)]
+        await producer.end(first, COMMIT)
+        assert numbers_done(broker) == [0, 1, 2]
+        left = killed(config)
+        second_op_record = queue(broker, OP_TOPIC)[1].log_offset
+    without_end(left, second_op_record)
+    async with Broker(left, clock) as broker:
+        producer = await transactions_of(broker)
+        await producer.end(first, COMMIT)
+        assert await producer.visible() == [b"hello"]
+        for _ in range(3):
+            await producer.send()
+
+
+async def test_copies_that_a_decision_settles_without_op_records_leave_room(config, clock, transactions_of):
+    config.limits = BrokerLimits(half_messages=3)
+    async with Broker(config, clock) as broker:
+        producer = await transactions_of(broker)
+        for _ in range(3):
+            await producer.send(unique=False, more="\x02UNIQ_KEY\x01ABC")
+        broker.store.append(StoredMessage(OP_TOPIC, b"2", "TAGS\x01d"))
+        for _ in range(3):
+            await producer.send()
+
+
+async def test_after_a_crash_a_message_with_the_flag_of_a_commit_decides_nothing(config, clock, transactions_of):
+    async with Broker(config, clock) as broker:
+        producer = await transactions_of(broker)
+        sent = await producer.send()
+        await producer.caller.ask(send_header(queue_id=1, sys_flag=COMMIT), b"x")  # a prepared offset of 0
+        left = killed(config)
+    assert int(sent.message_id[-16:], 16) == 0
+    async with Broker(left, clock) as broker:
+        assert broker.half_messages.undecided() == [0]
 
 
 async def test_op_records_of_rocketmq_5_name_several_messages(config, clock, transactions_of):

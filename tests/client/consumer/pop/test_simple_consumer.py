@@ -86,6 +86,14 @@ async def test_an_acknowledged_message_is_not_received_again(cluster, producer, 
     assert await lag(cluster) == 0
 
 
+@pytest.mark.parametrize("consume_from", [None, ConsumeFrom.LAST])
+async def test_a_new_group_begins_at_the_first_message_of_a_young_queue(cluster, producer, consume_from):
+    await send(producer, b"1", b"2")
+    consumer = await cluster.simple_consumer("new", config=ConsumerConfig(consume_from=consume_from))
+    consumer.subscribe("orders")
+    assert sorted(message.body for message in await received(consumer, 2)) == [b"1", b"2"]
+
+
 async def test_what_one_member_has_is_invisible_to_others_until_its_time_is_over(cluster, producer, consumer):
     other = await cluster.simple_consumer("workers", config=FIRST)
     other.subscribe("orders")

@@ -59,8 +59,9 @@ class AsyncSimpleConsumer(AsyncLifespan):
     some acknowledged messages again. Messages of one queue may be received in parallel and in any order.
 
     `namesrv` is as for `AsyncProducer`. The fields of `ConsumerConfig` up to `orderly` are used, except fields
-    about pulls, positions and offsets; `ConsumeFrom.TIME` is refused. Methods raise `Unavailable` if no broker answers
-    within `ConsumerConfig.timeout`, a `BrokerError` if a broker refuses, `NotRunning` before start and after close.
+    about pulls, positions and offsets. `ConsumeFrom.TIME` is refused, and `ConsumeFrom.LAST` is as None, because a pop
+    cannot ask for the end of a young queue. Methods raise `Unavailable` if no broker answers within
+    `ConsumerConfig.timeout`, a `BrokerError` if a broker refuses, `NotRunning` before start and after close.
     A topic or broker that is refused is logged once; the messages of other topics and brokers are received. Damaged
     messages are logged, counted and not returned; after the group's retries they become dead letters.
     """

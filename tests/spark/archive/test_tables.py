@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 
 from pyromq.errors import BatchDecided, UsageError
-from pyromq.spark.archive.tables import Page, holds_delta, open_table, write_files
+from pyromq.spark.archive.tables import Page, check_format, holds_delta, open_table, write_files
 from pyromq.spark.micro_batch import open_root
 from pyromq.spark.read.record_columns import arrow_schema
 
@@ -93,6 +93,18 @@ def test_a_delta_table_is_told_from_parquet(archive):
     assert holds_delta(archive.location) is (archive.form == "delta")
     assert holds_delta(f"file://{archive.location}") is (archive.form == "delta")
     assert holds_delta("s3a://lake/archive") is None  # pyarrow says s3://
+
+
+def test_an_archive_is_not_continued_in_another_format(archive):
+    other = {"parquet": "delta", "delta": "parquet"}[archive.form]
+    for form in (archive.form, other):
+        check_format(archive.location, form)  # an empty folder may become either
+    archive.commit(archive.write(rows(range(10))))
+    check_format(archive.location, archive.form)
+    text = f"has format {archive.form}, and setting format is {other}: write {archive.form}, or name another folder"
+    with pytest.raises(UsageError, match=text):
+        check_format(archive.location, other)
+    check_format("s3a://lake/archive", other)
 
 
 @pytest.mark.parametrize(

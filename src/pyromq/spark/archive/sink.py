@@ -16,7 +16,7 @@ from pyspark.sql.types import StructType
 
 from pyromq.errors import UsageError
 from pyromq.logs import logger_of
-from pyromq.spark.archive.tables import FORMATS, NEEDED, ArchiveFile, open_table, write_files
+from pyromq.spark.archive.tables import FORMATS, NEEDED, ArchiveFile, check_format, open_table, write_files
 from pyromq.spark.micro_batch import StreamBatch, open_root
 from pyromq.spark.option_values import did_you_mean
 from pyromq.spark.options import OPTIONS_OF_SPARK
@@ -53,6 +53,7 @@ class ArchiveSink(DataSource):
         form = given.get("format", "parquet")
         if form not in FORMATS:
             raise UsageError(f"option format is {form!r}; write {' or '.join(FORMATS)}")
+        check_format(given["path"], form)
         if missing := [name for name in NEEDED if name not in schema.names]:
             raise UsageError(f"an archive needs column {missing[0]}; the DataFrame has {', '.join(schema.names)}")
         writer = ArchiveWriter(given["path"], form, to_arrow_schema(schema, timezone="UTC"))

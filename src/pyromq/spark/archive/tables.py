@@ -74,6 +74,21 @@ def holds_delta(location: str) -> bool | None:
         return None
 
 
+def check_format(location: str, form: str) -> None:
+    """Raise `UsageError` if the folder holds an archive of the other format: no reader would find the new rows."""
+    try:
+        root = open_root(location)
+        parquet = root.exists(f"{BOOKS}/batches")
+    except (UsageError, OSError):  # pyarrow cannot open the URI, as in `holds_delta`
+        return
+    found = "delta" if holds_delta(location) else "parquet" if parquet else form
+    if found != form:
+        raise UsageError(
+            f"the archive at {location} has format {found}, and setting format is {form}: write {found}, or name"
+            " another folder"
+        )
+
+
 def new_folder(query: str, batch: int) -> str:
     return f"{BOOKS}/new/{query}/{batch}"
 

@@ -222,8 +222,16 @@ class TestReplay:
         assert job("replay", namesrv, dry_run=True, **values).notes == (
             f"50 messages would be sent to {ARCHIVED}-again",
         )
-        job("replay", namesrv, delivery="exactlyOnce", same_queues=True, **values)
-        job("replay", namesrv, delivery="exactlyOnce", same_queues=True, **values)
+        again = f"{ARCHIVED}-again"
+        sent = job("replay", namesrv, delivery="exactlyOnce", same_queues=True, **values)
+        assert sent.notes == (f"50 messages sent to {again}",)
+        repeated = job("replay", namesrv, delivery="exactlyOnce", same_queues=True, **values)
+        assert repeated.notes == (f"0 messages sent to {again}: an earlier run of job again has sent them",)
+        assert job("replay", namesrv, **(values | {"tag": "none"})).notes == (f"0 messages sent to {again}",)
+        with pytest.raises(
+            UsageError, match=f"setting topic is nosuch, which is not in the archive .*; it has {ARCHIVED}"
+        ):
+            job("replay", namesrv, **(values | {"topic": "nosuch"}))
         read = (
             spark.read.format("rocketmq").options(namesrvAddr=namesrv, subscribe=f"{ARCHIVED}-again").load().collect()
         )
@@ -258,7 +266,11 @@ class TestRedrive:
         self.die(namesrv, topic, group)
         summary = job("redrive", namesrv, group=group, job="one", reason="order")
         assert summary.rows == [{"destination": topic, "reason": "GiveUp: no such order", "messages": 4}]
-        job("redrive", namesrv, group=group, job="one", reason="order")
+        assert summary.notes == ("4 dead letters sent",)
+        repeated = job("redrive", namesrv, group=group, job="one", reason="order")
+        assert repeated.notes == ("0 dead letters sent: an earlier run of job one has sent them",)
+        none = job("redrive", namesrv, group=group, job="two", reason="no such reason")
+        assert none.notes == ("0 dead letters sent",)
         assert bodies(spark, namesrv, topic) == [0, 0, 1, 1, 2, 2, 3, 3]
 
     def test_a_group_without_dead_letters_is_named(self, namesrv):
@@ -490,6 +502,13 @@ class TestMirror:
             sorted(read(spark, namesrv, each).selectExpr(born, "cast(body as string)").collect()) for each in chain[::2]
         )
         assert first == last
+
+    def test_a_topic_that_the_target_cluster_lacks_is_named_with_the_cluster(self, namesrv, topic, tmp_path):
+        mirror = {"to_namesrv": namesrv, "to_topic": f"{topic}-none"}
+        with pytest.raises(
+            TopicNotFound, match=f"the target cluster, {namesrv}: .*{topic}-none; create the topic there"
+        ):
+            job("mirror", namesrv, **mirror, **stream(topic, tmp_path))
 
     def test_offsets_of_an_unknown_group_are_not_carried_over(self, spark, namesrv, topic, producer, tmp_path):
         send(producer, topic, range(8))

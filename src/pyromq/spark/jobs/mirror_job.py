@@ -13,7 +13,7 @@ from pyspark.sql.column import Column
 
 from pyromq.client.blocking.admin import Admin
 from pyromq.client.cluster.namespace import namespace_of
-from pyromq.errors import UsageError
+from pyromq.errors import TopicNotFound, UsageError
 from pyromq.message import MessageQueue
 from pyromq.plural import counted
 from pyromq.spark.columns import ORIGIN
@@ -82,13 +82,19 @@ def queue_columns(settings: Mirror, topics: Sequence[str]) -> list[Column]:
     """Return the columns that choose the target queue of each copy.
 
     Raises `Unavailable` if a target broker that had these topics is not registered: its copies would go to other queues
-    until the broker is back.
+    until the broker is back. Raises `TopicNotFound` if a topic does not exist in the target cluster.
     """
     copies = {topic: settings.to_topic or topic for topic in topics}
     target = read_options(copies_options(settings, copies.values()))
     with queue_reader(READER, target.namesrv, target.connecting) as reader:
         ReadBounds(target, reader).check_absent()
-        return same_queue(reader, copies)
+        try:
+            return same_queue(reader, copies)
+        except TopicNotFound as error:
+            raise TopicNotFound(
+                f"a mirror needs its topics in the target cluster, {target.namesrv}: {error}; create the topic there,"
+                " with the number of queues that it has in the source cluster"
+            ) from error
 
 
 def carry_over(

@@ -15,15 +15,17 @@ from pyromq.names import check_group, dead_letter_topic
 from pyromq.plural import counted
 from pyromq.spark.columns import REDRIVES
 from pyromq.spark.given_options import read_options
-from pyromq.spark.jobs.job_options import dead_letter_options, write_options
+from pyromq.spark.jobs.job_options import dead_letter_options
 from pyromq.spark.jobs.runner import Tell
 from pyromq.spark.jobs.session import (
     copied_columns,
     open_session,
     origin_of,
     own_properties,
+    sent_before,
     stored_between,
     with_property,
+    write_once,
 )
 from pyromq.spark.jobs.settings import Redrive, Summary
 from pyromq.spark.read.read_options import ReadOptions
@@ -51,12 +53,15 @@ def run(settings: Redrive, tell: Tell) -> Summary:
             f"{counted(lost, 'dead letter has', 'dead letters have')} no original topic; give setting to_topic"
         )
     total = sum(row["messages"] for row in rows)
-    if settings.dry_run or not total:
+    if settings.dry_run:
         return Summary(rows, (f"{counted(total, 'dead letter')} would be sent", *notes), failed=refused > 0)
+    if not total:
+        return Summary(rows, ("0 dead letters sent", *notes), failed=refused > 0)
     frame = _messages(letters.where(_property(Property.DAMAGED).isNull()))
-    frame.write.format("rocketmq").mode("append").options(**write_options(settings)).save()
-    tell(total)
-    return Summary(rows, (f"{counted(total, 'dead letter')} sent", *notes), failed=refused > 0)
+    sent = write_once(frame, settings)
+    tell(total if sent else 0)
+    note = f"{counted(total, 'dead letter')} sent" if sent else f"0 dead letters sent: {sent_before(settings)}"
+    return Summary(rows, (note, *notes), failed=refused > 0)
 
 
 def _check_exists(group: str, options: ReadOptions) -> None:

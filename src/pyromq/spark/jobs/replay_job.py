@@ -9,8 +9,9 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from pyromq.errors import UsageError
+from pyromq.excerpt import excerpt
 from pyromq.plural import counted
-from pyromq.spark.jobs.job_options import write_options
 from pyromq.spark.jobs.runner import Tell
 from pyromq.spark.jobs.session import (
     copied_columns,
@@ -19,7 +20,9 @@ from pyromq.spark.jobs.session import (
     own_properties,
     read_archive,
     same_queue,
+    sent_before,
     stored_between,
+    write_once,
 )
 from pyromq.spark.jobs.settings import Replay, Summary
 from pyromq.spark.options import BY_ENVIRONMENT
@@ -35,19 +38,35 @@ def run(settings: Replay, tell: Tell) -> Summary:
     Raises `UsageError` for wrong settings, and the error of Spark if a task fails.
     """
     spark = open_session(settings.session)
-    chosen = _chosen(read_archive(spark, settings.archive, settings.format), settings)
+    archive = read_archive(spark, settings.archive, settings.format)
+    chosen = _chosen(archive, settings)
     counts = chosen.groupBy("topic", "brokerName", "queueId").count().toDF("topic", "broker", "queue", "messages")
     rows = [each.asDict() for each in counts.orderBy("topic", "broker", "queue").collect()]
     total = sum(row["messages"] for row in rows)
+    if not total:
+        _check_topic(archive, settings)
     place = settings.to_topic or settings.topic
-    if settings.dry_run or not total:
+    if settings.dry_run:
         return Summary(rows, (f"{counted(total, 'message')} would be sent to {place}",))
+    if not total:
+        return Summary(rows, (f"0 messages sent to {place}",))
     frame = _messages(_in_order(chosen), settings)
     if settings.rate:
         frame = _limited(frame, settings.rate)
-    frame.write.format("rocketmq").mode("append").options(**write_options(settings)).save()
-    tell(total)
-    return Summary(rows, (f"{counted(total, 'message')} sent to {place}",))
+    sent = write_once(frame, settings)
+    tell(total if sent else 0)
+    note = f"{counted(total, 'message')} sent to {place}"
+    return Summary(rows, (note if sent else f"0 messages sent to {place}: {sent_before(settings)}",))
+
+
+def _check_topic(archive: DataFrame, settings: Replay) -> None:
+    """Raise `UsageError` if the archive has no message of the topic."""
+    topics = sorted(row.topic for row in archive.select("topic").distinct().collect())
+    if settings.topic not in topics:
+        has = f"it has {', '.join(topics)}" if topics else "it has no topics"
+        raise UsageError(
+            f"setting topic is {settings.topic}, which is not in the archive {settings.archive}; {excerpt(has)}"
+        )
 
 
 def _chosen(archive: DataFrame, settings: Replay) -> DataFrame:

@@ -19,16 +19,17 @@ from pyromq.message import RESERVED_PROPERTIES
 from pyromq.spark.archive.sink import ArchiveSink
 from pyromq.spark.archive.tables import DeltaTable, holds_delta
 from pyromq.spark.columns import ORIGIN
-from pyromq.spark.given_options import read_options
-from pyromq.spark.jobs.job_options import StreamJob, source_options
+from pyromq.spark.given_options import read_options, sink_options
+from pyromq.spark.jobs.job_options import StreamJob, source_options, write_options
 from pyromq.spark.jobs.setting_checks import in_utc, pairs
-from pyromq.spark.jobs.settings import SessionSettings
+from pyromq.spark.jobs.settings import Redrive, Replay, SessionSettings
 from pyromq.spark.micro_batch import PLANNED, StreamCheckpoint
 from pyromq.spark.options import STREAM
 from pyromq.spark.read.stream_offset import StreamOffset
 from pyromq.spark.read.stream_planning import StreamPlanning
 from pyromq.spark.threads import use_session
 from pyromq.spark.worker_clients import queue_reader, with_retries
+from pyromq.spark.write.writer import decided_before
 
 DEFAULTS = {
     "spark.ui.showConsoleProgress": "false",
@@ -149,6 +150,22 @@ def copied_columns(origin: Column, properties: Column) -> list[Column]:
         F.col("bornTimestamp"),
         F.col("flag"),
     ]
+
+
+def write_once(rows: DataFrame, settings: Redrive | Replay) -> bool:
+    """Write the rows of a batch job. Return False if an earlier run of the same name has written them.
+
+    The runs of a name are known only with delivery exactlyOnce. Raises the error of Spark if other rows were written
+    under the name.
+    """
+    options = write_options(settings)
+    before = decided_before(sink_options(options))
+    rows.write.format("rocketmq").mode("append").options(**options).save()
+    return before is None
+
+
+def sent_before(settings: Redrive | Replay) -> str:
+    return f"an earlier run of job {settings.job} has sent them"
 
 
 def same_queue(reader: QueueReader, topics: Mapping[str, str]) -> list[Column]:

@@ -47,7 +47,7 @@ class RocketMQWriter(DataSourceArrowWriter):
     def __init__(self, options: SinkOptions) -> None:
         self._options = check_reachable(options, wait_seconds=0)
         self._planned = _planned_batch(options)
-        self._write = f"spark-job:{options.job_id or uuid4().hex}:{options.topic or '*'}"
+        self._write = _batch_write(options)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         name = _task_name(self._write, self._planned)
@@ -136,6 +136,20 @@ def _decide(options: SinkOptions, reports: Sequence[TaskReport]) -> None:
         check_repeated(DecidedWrite(write, outcome.content, outcome.messages), content=content, rows=rows)
     if options.wait_visible and not outcome.visible:
         wait_until_visible(options, client, outcome)
+
+
+def decided_before(options: SinkOptions) -> BatchOutcome | None:
+    """Return the decision of an earlier run of this batch write. Raises the errors of brokers.
+
+    Return None if there is no decision, and for other deliveries than exactlyOnce.
+    """
+    if options.delivery != EXACTLY_ONCE:
+        return None
+    return with_retries(options, lambda: sink_client(options).lookup(_batch_write(options)))
+
+
+def _batch_write(options: SinkOptions) -> str:
+    return f"spark-job:{options.job_id or uuid4().hex}:{options.topic or '*'}"
 
 
 def wait_until_visible(options: SinkOptions, client: BatchTransactions, outcome: BatchOutcome) -> None:

@@ -48,7 +48,7 @@ FOLLOW_SECONDS = 15.0  # longest wait of one request while following
     type=click.Choice(["beginning", "end"]),
     default="beginning",
     show_default=True,
-    help="Start of a group that has received nothing yet.",
+    help="Start of a group that has received nothing yet; a young queue begins at its first message even with `end`.",
 )
 @click.option("--tags", default="*", show_default=True, help="Only messages with these tags: `a || b`.")
 @click.option("--sql", metavar="EXPRESSION", help="Only messages that match: `price > 5 AND region = 'EU'`.")

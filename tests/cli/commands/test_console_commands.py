@@ -65,6 +65,8 @@ def test_accounts_are_made_listed_and_deleted(tmp_path, capsys):
     password = tmp_path / "password"
     password.write_text("correct horse\n")
     of = ("--data", str(tmp_path / "console"))
+    assert run(["console", "account", "set", "ben", "--role", "viewer", "--password-file", str(password), *of]) == 1
+    assert "the first account must be an administrator" in capsys.readouterr().err
     assert run(["console", "account", "set", "anna", "--role", "admin", "--password-file", str(password), *of]) == 0
     assert run(["console", "account", "set", "ben", "--role", "viewer", "--password-file", str(password), *of]) == 0
     capsys.readouterr()

@@ -37,8 +37,8 @@ async def browser(guarded, tmp_path):
     data.mkdir()
     accounts = ConsoleAccounts(data / "accounts.json")
     for name, role, key in (
-        ("vera", "viewer", "readers"),
         ("rosa", "admin", "readers"),
+        ("vera", "viewer", "readers"),
         ("otto", "admin", "operators"),
     ):
         accounts.save(name, role=role, password=PASSWORD, access_key=key, secret_key=SECRET)

@@ -135,6 +135,8 @@ class ConsoleAccounts:
         if (access_key is None) != (secret_key is None):
             raise UsageError("an account of the brokers has an access key and a secret key: give both, or neither")
         if rank is not Role.ADMIN:
+            if not self._accounts:
+                raise UsageError("the first account must be an administrator (admin), who can create the others")
             self._keep_an_admin(name)
         account = ConsoleAccount(
             name=name,

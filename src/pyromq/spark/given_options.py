@@ -97,7 +97,7 @@ def _meant(name: str, advice: Mapping[str, str]) -> str | None:
 
 def _by_name(advice: Mapping[str, str]) -> dict[str, str]:
     """Return the advice for each option name. Option names are in lower case without separators."""
-    return {name: text for text, names in advice.items() for name in names.split()}
+    return {name: instead for instead, names in advice.items() for name in names.split()}
 
 
 _PREFIX = re.compile(r"(?i)(kafka|pulsar|rocketmq|pyromq|properties|producer|consumer)\.")

@@ -224,11 +224,11 @@ def check_repeated(decided: DecidedWrite, *, content: str | None, rows: int | No
         )
     if rows is None or decided.rows is None or rows == decided.rows:
         return
-    text = f"{decided.name} is decided, with {decided.rows} rows, and now has {rows}"
+    difference = f"{decided.name} is decided, with {decided.rows} rows, and now has {rows}"
     if content is not None:  # committed by a version that recorded no input digest
-        logger.warning("%s; the rows are assumed equal, and are not written again", text)
+        logger.warning("%s; the rows are assumed equal, and are not written again", difference)
         return
     raise BatchDecided(
-        f"{text}: the rows differ, and none of them is written. Give a job with different rows another jobId. For a"
-        " stream whose checkpoint was restored or edited, restore the newest checkpoint, or begin a new one"
+        f"{difference}: the rows differ, and none of them is written. Give a job with different rows another jobId. For"
+        " a stream whose checkpoint was restored or edited, restore the newest checkpoint, or begin a new one"
     )

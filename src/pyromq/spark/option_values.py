@@ -1,4 +1,4 @@
-"""Parsers of option values: texts, numbers, times, tables of offsets. They raise `UsageError` with the allowed form."""
+"""Parsers of option values: strings, numbers, times, tables of offsets. Their `UsageError` has the allowed form."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _QueueId = Annotated[int, msgspec.Meta(ge=0, le=INT)]
 def time(name: str, value: str) -> int:
     """Parse a time and return it in ms since 1970.
 
-    The text is such a number, or an ISO date and time with a zone. Spark passes no session time zone to a source, so
+    The value is such a number, or an ISO date and time with a zone. Spark passes no session time zone to a source, so
     the zone is required.
     """
     if value.isdecimal():
@@ -105,7 +105,7 @@ def _json(name: str, value: str, form: Any, hint: str) -> Any:
         raise UsageError(f"option {name} is {value!r}; {hint}") from None
 
 
-def text(name: str, value: str) -> str:
+def not_blank(name: str, value: str) -> str:
     if not value.strip():
         raise UsageError(f"option {name} is empty; give a value, or leave the option out")
     return value.strip()
@@ -131,9 +131,9 @@ def names(name: str, value: str) -> tuple[str, ...]:
     return found
 
 
-def listed(text: str, separator: str = ",") -> list[str]:
-    """Return the parts of a text without blanks around them. Empty parts are left out."""
-    return [each for part in text.split(separator) if (each := part.strip())]
+def listed(value: str, separator: str = ",") -> list[str]:
+    """Return the parts of a string without blanks around them. Empty parts are left out."""
+    return [each for part in value.split(separator) if (each := part.strip())]
 
 
 def check_value(setting: str, value: str, check: Callable[[str], object], part: str | None = None) -> None:
@@ -153,38 +153,38 @@ def truth(name: str, value: str) -> bool:
     return value.lower() == "true"
 
 
-def number(least: int, most: int = INT) -> Callable[[str, str], int]:
-    """Return a parser of whole numbers from `least` to `most`."""
+def number(minimum: int, maximum: int = INT) -> Callable[[str, str], int]:
+    """Return a parser of whole numbers from `minimum` to `maximum`."""
 
     def read(name: str, value: str) -> int:
-        if not value.isdecimal() or not least <= int(value) <= most:
-            raise UsageError(f"option {name} is {value!r:.150}; write a whole number from {least} to {most}")
+        if not value.isdecimal() or not minimum <= int(value) <= maximum:
+            raise UsageError(f"option {name} is {value!r:.150}; write a whole number from {minimum} to {maximum}")
         return int(value)
 
     return read
 
 
-def size(least: int, most: int = INT) -> Callable[[str, str], int]:
-    """Return a parser of sizes in bytes, from `least` to `most`: `8388608`, `8m` or `512k`."""
+def size(minimum: int, maximum: int = INT) -> Callable[[str, str], int]:
+    """Return a parser of sizes in bytes, from `minimum` to `maximum`: `8388608`, `8m` or `512k`."""
 
     def read(name: str, value: str) -> int:
         unit = {"k": 1 << 10, "m": 1 << 20}.get(value[-1:].lower(), 1)
         digits = value if unit == 1 else value[:-1]
-        if not digits.isdecimal() or not least <= int(digits) * unit <= most:
-            wanted = f"bytes from {least} to {most}, for example 1048576, 512k or 1m"
+        if not digits.isdecimal() or not minimum <= int(digits) * unit <= maximum:
+            wanted = f"bytes from {minimum} to {maximum}, for example 1048576, 512k or 1m"
             raise UsageError(f"option {name} is {value!r:.150}; write {wanted}")
         return int(digits) * unit
 
     return read
 
 
-def milliseconds(least: int) -> Callable[[str, str], int]:
-    """Return a parser of durations that returns ms, at least `least`: `15m`, `5s`, `500ms`, or a number of ms."""
+def milliseconds(minimum: int) -> Callable[[str, str], int]:
+    """Return a parser of durations that returns ms, at least `minimum`: `15m`, `5s`, `500ms`, or a number of ms."""
 
     def read(name: str, value: str) -> int:
         found = re.fullmatch(r"(\d+) ?(ms|s|m|h|)", value)
         time = int(found[1]) * {"": 1, "ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000}[found[2]] if found else None
-        if time is None or not least <= time <= INT:
+        if time is None or not minimum <= time <= INT:
             raise UsageError(f"option {name} is {value!r:.150}; write 500ms, 5s or 15m, at most 24 days (576h)")
         return time
 

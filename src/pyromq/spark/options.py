@@ -27,7 +27,7 @@ OPTIONS_OF_SPARK = frozenset({"checkpointlocation", "queryname"})  # options tha
 def option(name: str, read: Callable[[str, str], Any], default: Any, doc: str, *, only: str | None = None) -> Any:
     """Declare a field of a dataclass as the option `name`.
 
-    `read(name, value)` parses the option's text; `only` is BATCH or STREAM.
+    `read(name, value)` parses the option's value; `only` is BATCH or STREAM.
     """
     return field(default=default, metadata={"name": name, "read": read, "doc": doc, "only": only})
 
@@ -43,15 +43,15 @@ def name_servers_option() -> Any:
 
 
 def checked_by(check: Callable[[str], object]) -> Callable[[str, str], str]:
-    """Return a parser of texts that `check` accepts.
+    """Return a parser of strings that `check` accepts.
 
     The parser raises the error of `check`, with the option's name and value.
     """
 
     def read(name: str, value: str) -> str:
-        text = values.text(name, value)
-        values.check_value(f"option {name}", text, check)
-        return text
+        given = values.not_blank(name, value)
+        values.check_value(f"option {name}", given, check)
+        return given
 
     return read
 
@@ -67,7 +67,7 @@ def declared(options: type) -> list[Field[Any]]:
 class _ConnectionOption(NamedTuple):
     variable: str  # environment variable that the option replaces
     doc: str
-    check: Callable[[str, str], object] = values.text
+    check: Callable[[str, str], object] = values.not_blank
 
 
 # Tasks get these options as the user gave them. A missing option is taken from the environment of each process, so that

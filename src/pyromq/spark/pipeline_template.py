@@ -91,8 +91,8 @@ def write_project(folder: Path, *, topic: str, namesrv: str) -> list[Path]:
     }
     (folder / "transformations").mkdir(parents=True)
     (folder / "storage").mkdir()
-    for path, text in files.items():
-        path.write_text(text.format(**values), encoding="utf-8")
+    for path, template in files.items():
+        path.write_text(template.format(**values), encoding="utf-8")
     run = folder / "run"
     run.write_text(RUN.format(programs=shlex.quote(str(Path(sys.executable).parent))), encoding="utf-8", newline="\n")
     run.chmod(0o755)

@@ -55,7 +55,7 @@ _TYPES: dict[str, DataType] = {
     )
 }
 
-_MOST_CHARACTERS = 2**31 - 1
+_MAX_CHARACTERS = 2**31 - 1
 _PREFIX = "option."  # Spark passes each option twice, with this prefix and without, besides properties of the table
 _READS = {"subscribe", "subscribepattern", "assign"}
 
@@ -181,7 +181,7 @@ def with_options(columns: Iterable[StructField], options: Mapping[str, str], kep
     adds the metadata.
     """
     first, *others = columns
-    kind = VarcharType(_MOST_CHARACTERS) if kept_as == SINK else first.dataType
+    kind = VarcharType(_MAX_CHARACTERS) if kept_as == SINK else first.dataType
     kept = StructField(first.name, kind, metadata={kept_as: json.dumps(dict(options), sort_keys=True)})
     return StructType([kept, *others])
 

@@ -73,7 +73,7 @@ def values_of(type_: Any) -> Values:
 def _column(values: list[object], reasons: list[str | None], column: pa.DataType) -> pa.Array:
     """Return the values as an Arrow column.
 
-    A value that does not fit, for example an integer of 65 bits, becomes null with a text in `reasons`.
+    A value that does not fit, for example an integer of 65 bits, becomes null with a reason in `reasons`.
     """
     try:
         return pa.array(values, column)
@@ -107,7 +107,7 @@ def _of(info: inspect.Type, type_: Any, above: tuple[Any, ...]) -> pa.DataType:
     part = getattr(info, "cls", type(info)).__name__
     raise UsageError(
         f"{getattr(type_, '__name__', type_)} has no column type, because of {part} in it; columns are of numbers,"
-        " texts, times, lists, dicts with text keys, and records of these that do not contain themselves"
+        " strings, times, lists, dicts with string keys, and records of these that do not contain themselves"
     )
 
 

@@ -51,16 +51,16 @@ def queue_reader(
 
 
 def with_retries(
-    options: ReadOptions | SinkOptions, call: Callable[[], T], *, most_seconds: float = math.inf, planned: bool = False
+    options: ReadOptions | SinkOptions, call: Callable[[], T], *, max_seconds: float = math.inf, planned: bool = False
 ) -> T:
     """Return the result of `call`, which is called again after a retriable error.
 
-    Calls end after `deadlineMs`, at most `most_seconds`; then the last error is raised. With `planned`, topics and
+    Calls end after `deadlineMs`, at most `max_seconds`; then the last error is raised. With `planned`, topics and
     brokers existed at planning. A name server that does not know them was restarted, so this error is retried for up to
     20 s, until brokers have registered again.
     """
     began = time.monotonic()
-    give_up = began + min(options.deadline_ms / 1000, most_seconds)
+    give_up = began + min(options.deadline_ms / 1000, max_seconds)
     registered_by = min(give_up, began + RESTART_SECONDS) if planned else began
     is_logged = False
     while True:

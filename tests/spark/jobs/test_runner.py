@@ -80,7 +80,7 @@ def test_a_length_of_time_is_said_in_sparks_words(text, interval):
 
 @pytest.mark.parametrize("text", ["", "10", "s", "10 parsecs", "1.5s", "-1s", "10s, 5s"])
 def test_what_is_no_length_of_time_is_told_with_its_setting(text):
-    with pytest.raises(UsageError, match=f"setting every is {text!r}; write a length of time"):
+    with pytest.raises(UsageError, match=f"setting every is {text!r}; write a duration"):
         spark_interval("every", text)
 
 

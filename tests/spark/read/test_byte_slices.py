@@ -7,7 +7,7 @@ pytest.importorskip("numpy")
 
 import numpy as np
 
-from pyromq.spark.read.byte_slices import blocks, list_offsets, slices, texts
+from pyromq.spark.read.byte_slices import blocks, list_offsets, slices, strings
 
 DATA = np.frombuffer(bytes(range(60)), np.uint8)
 
@@ -29,7 +29,7 @@ def test_slices_of_all_lengths_around_the_inline_limit(end):
 
 def test_bytes_that_are_no_text_are_replaced():
     data = np.frombuffer(b"abc\xffd", np.uint8)
-    assert texts(data, ints(0, 2), ints(2, 3)).to_pylist() == ["ab", "c\ufffdd"]
+    assert strings(data, ints(0, 2), ints(2, 3)).to_pylist() == ["ab", "c\ufffdd"]
 
 
 def test_lists_without_items_are_empty():

@@ -13,12 +13,12 @@ def ranges(*lengths, start=0):
 
 
 def test_many_short_queues_are_packed_into_few_tasks():
-    tasks = partition(ranges(*[10] * 64), most=2)
+    tasks = partition(ranges(*[10] * 64), max_tasks=2)
     assert [sum(map(len, task)) for task in tasks] == [320, 320]
 
 
 def test_a_long_queue_is_split_when_more_tasks_are_wanted():
-    (a,), (b,) = partition(ranges(100), least=2)
+    (a,), (b,) = partition(ranges(100), min_tasks=2)
     assert (a.start, a.end, b.start, b.end) == (0, 50, 50, 100)
 
 
@@ -37,15 +37,15 @@ def test_empty_ranges_need_no_task():
     st.none() | st.integers(10, 20),
     st.none() | st.integers(1, 100),
 )
-def test_every_offset_is_read_exactly_once(lengths, least, most, max_records):
+def test_every_offset_is_read_exactly_once(lengths, min_tasks, max_tasks, max_records):
     wanted = ranges(*lengths, start=7)
-    tasks = partition(wanted, least=least, most=most, max_records=max_records)
+    tasks = partition(wanted, min_tasks=min_tasks, max_tasks=max_tasks, max_records=max_records)
     read = [(r.queue.queue_id, offset) for task in tasks for r in task for offset in range(r.start, r.end)]
     assert sorted(read) == [(r.queue.queue_id, offset) for r in wanted for offset in range(r.start, r.end)]
-    assert len(tasks) <= (most or 10**9)
+    assert len(tasks) <= (max_tasks or 10**9)
 
 
 @pytest.mark.parametrize("lengths", [(3, 1, 2), (1,) * 9])
 def test_a_task_reads_its_queues_in_order(lengths):
-    for task in partition(ranges(*lengths), most=2):
+    for task in partition(ranges(*lengths), max_tasks=2):
         assert task == sorted(task, key=lambda r: (r.queue, r.start))

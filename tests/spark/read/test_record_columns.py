@@ -86,7 +86,7 @@ def test_a_body_that_cannot_be_decompressed_is_null_and_properties_say_why():
             record(compress(b"packed"), sys_flag=SysFlag.COMPRESSED),
         ]
     )
-    found = rows(raw, ["body", "properties"], most_body_bytes=10_000)
+    found = rows(raw, ["body", "properties"], max_body_bytes=10_000)
     assert [row["body"] for row in found] == [b"plain", None, None, None, b"packed"]
     reasons = [dict(row["properties"]).get("UNDECODABLE") for row in found]
     assert [reasons[0], reasons[4]] == [None, None]
@@ -108,7 +108,7 @@ def test_it_may_be_had_as_it_is_stored_or_be_an_error():
 
 def test_bodies_that_are_large_together_are_shared_out():
     raw = b"".join(record(compress(bytes([n]) * 1000), sys_flag=SysFlag.COMPRESSED, queue_id=n) for n in range(10))
-    reading = RowFormat(most_batch_bytes=2500)
+    reading = RowFormat(max_batch_bytes=2500)
     batches = list(to_batches(raw, "broker-a", ["queueId", "body"], reading))
     found = [row for batch in batches for row in batch.to_pylist()]
     assert [(row["queueId"], row["body"]) for row in found] == [(n, bytes([n]) * 1000) for n in range(10)]

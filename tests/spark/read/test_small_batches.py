@@ -82,7 +82,7 @@ def test_tasks_read_what_is_too_much_or_meant_for_them(namesrv, topic, options):
 
 
 def test_tasks_read_what_has_too_many_bytes(namesrv, topic, monkeypatch):
-    monkeypatch.setattr(small_batches, "MOST_BYTES", 10)
+    monkeypatch.setattr(small_batches, "MAX_BYTES", 10)
     assert planned(reader(namesrv, topic), topic)[1] is None
 
 

@@ -242,7 +242,7 @@ class TestCommits:
 
 
 @pytest.mark.parametrize(
-    ("backlogs", "most", "shares"),
+    ("backlogs", "limit", "shares"),
     [
         ([30, 10], 8, [6, 2]),
         ([5, 5], 100, [5, 5]),
@@ -251,9 +251,9 @@ class TestCommits:
         ([0, 7], 3, [0, 3]),
     ],
 )
-def test_shares_of_backlogs(backlogs, most, shares):
+def test_shares_of_backlogs(backlogs, limit, shares):
     queues = [MessageQueue("t", "b", number) for number in range(len(backlogs))]
-    found = share(dict(zip(queues, backlogs, strict=True)), most)
+    found = share(dict(zip(queues, backlogs, strict=True)), limit)
     assert [found.get(queue, 0) for queue in queues] == shares
 
 

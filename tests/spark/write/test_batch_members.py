@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from pyromq import speedups
 from pyromq.record import BatchMember, encode_batch
-from pyromq.spark.write.message_columns import BatchMembers
+from pyromq.spark.write.batch_members import BatchMembers
 
 rows = st.lists(
     st.tuples(st.integers(-(2**31), 2**31 - 1), st.binary(min_size=1, max_size=60), st.text("aü\x01\x02", max_size=9)),

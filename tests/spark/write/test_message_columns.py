@@ -16,7 +16,8 @@ from pyromq.errors import IllegalMessage, UsageError
 from pyromq.message import decode_properties
 from pyromq.record import decode_batch
 from pyromq.spark.given_options import sink_options
-from pyromq.spark.write.message_columns import MessageReader, dead_letter
+from pyromq.spark.write.message_columns import dead_letter
+from pyromq.spark.write.message_reader import MessageReader
 from pyromq.spark.write.sink_options import check_columns
 
 
@@ -43,7 +44,7 @@ def pieces_of(messages):
 
 
 def properties_of(row):
-    return decode_properties(row.text)
+    return decode_properties(row.properties)
 
 
 @pytest.mark.parametrize(
@@ -144,7 +145,7 @@ def test_a_copy_that_is_copied_again_keeps_the_time_of_its_first_birth():
     later = pa.array([8000], pa.timestamp("us", tz="UTC"))
     (row,) = rows_of({"body": [b"1"], "properties": properties, "bornTimestamp": later})
     assert properties_of(row)["BORN_TIMESTAMP"] == "7"
-    assert row.text.count("BORN_TIMESTAMP") == 1
+    assert row.properties.count("BORN_TIMESTAMP") == 1
 
 
 def test_delayed_rows_say_so():
@@ -250,7 +251,7 @@ def test_the_members_are_those_of_a_batch(given_rows):
     messages = read({"body": bodies, "tags": [tag for _, tag in given_rows]})
     joined = b"".join(pieces_of(messages))
     rows = [messages.row(index) for index in range(len(messages))]
-    assert list(decode_batch(joined)) == [(row.flag, row.body, row.text) for row in rows]
+    assert list(decode_batch(joined)) == [(row.flag, row.body, row.properties) for row in rows]
     assert [row.body for row in rows] == [body for body, _ in given_rows]
     assert messages.sizes.sum() == len(joined)
 

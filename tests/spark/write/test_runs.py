@@ -11,7 +11,7 @@ from pyromq.errors import UsageError
 from pyromq.message import MessageQueue
 from pyromq.record import decode_batch
 from pyromq.spark.given_options import sink_options
-from pyromq.spark.write.message_columns import MessageReader
+from pyromq.spark.write.message_reader import MessageReader
 from pyromq.spark.write.sink_task import OpenRuns
 
 TYPES = {"body": pa.binary(), "queueId": pa.int32(), "brokerName": pa.string(), "shardingKey": pa.string()}

@@ -251,7 +251,7 @@ def test_rows_with_a_sharding_key_stay_in_order_in_one_queue(spark, namesrv, top
 
 
 def test_a_job_id_is_not_for_streams(spark, files, namesrv, topic, tmp_path):
-    with pytest.raises(Exception, match="option jobId is for batch writes"):
+    with pytest.raises(Exception, match="option jobId is for a batch, and this is a stream"):
         stream(spark, files, namesrv, tmp_path / "checkpoint", topic=topic, delivery="exactlyOnce", jobId="j")
 
 

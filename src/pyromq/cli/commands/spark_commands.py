@@ -54,13 +54,13 @@ def _job_command(name: str, job: type) -> click.Command:
 
 def _flag(each: Field[Any], kind: type) -> click.Option:
     names = [*_LETTERS.get(each.name, ()), _dashed(each.name), each.name]
-    text = each.metadata["doc"]
+    description = each.metadata["doc"]
     default = None if each.default is MISSING else each.default
     if is_required(each):
-        text += "  [required]"
+        description += "  [required]"
     elif default not in ("", (), False, None):
-        text += f"  [default: {default}]"
-    shared: dict[str, Any] = {"help": text, "default": None, "envvar": _ENVIRONMENT.get(each.name)}
+        description += f"  [default: {default}]"
+    shared: dict[str, Any] = {"help": description, "default": None, "envvar": _ENVIRONMENT.get(each.name)}
     if kind is bool:
         return click.Option(names, is_flag=True, **shared)
     if kind is int:
@@ -111,8 +111,8 @@ def _naming_flags(job: type, file: Path | None) -> Iterator[None]:
         raise
 
 
-def _in_flags(text: str, job: type) -> str:
-    """Return the text with settings replaced by flags. Flags for options of source and sink are appended."""
+def _in_flags(message: str, job: type) -> str:
+    """Return an error message with settings replaced by flags. Flags for options of source and sink are appended."""
     from pyromq.spark.options import names_of
     from pyromq.spark.read.read_options import ReadOptions
     from pyromq.spark.write.sink_options import SinkOptions
@@ -121,19 +121,19 @@ def _in_flags(text: str, job: type) -> str:
     flag_of = {option: _dashed(name) for name, option in settings.items() if option}
     for name in settings:
         called = rf"\bsetting {name}\b" + (rf"|\b{name}\b" if "_" in name else "")
-        text = re.sub(called, _dashed(name), text)
+        message = re.sub(called, _dashed(name), message)
     hints = []
     for name in dict.fromkeys([*names_of(ReadOptions), *names_of(SinkOptions)]):
         called = rf"\b{name}\b" if name.lower() != name else rf"\boptions? {name}\b"
-        if re.search(called, text):
+        if re.search(called, message):
             if name in flag_of:
                 hints.append(flag_of[name])
             elif "option" in settings and name in names_of(ReadOptions):
                 hints.append(f"--option {name}=VALUE")
             elif "to_option" in settings:
                 hints.append(f"--to-option {name}=VALUE")
-    hints = [hint for hint in hints if not re.search(rf"(?<![\w-]){hint.split()[0]}\b", text)]
-    return f"{text} (here: {', '.join(hints)})" if hints else text
+    hints = [hint for hint in hints if not re.search(rf"(?<![\w-]){hint.split()[0]}\b", message)]
+    return f"{message} (here: {', '.join(hints)})" if hints else message
 
 
 def _dashed(name: str) -> str:
@@ -199,22 +199,22 @@ def _with_progress(job: Callable[[Callable[[int], None]], Summary]) -> Summary:
 def _cause(error: Exception) -> Exception:
     """Return the error that Spark wrapped in a traceback.
 
-    The last line of the traceback has the class and text of an error of pyromq.
+    The last line of the traceback has the class and message of an error of pyromq.
     """
     if type(error).__module__.split(".")[0] not in ("pyspark", "py4j"):
         return error
     lines = [line.strip() for line in str(error).splitlines()]
     ours = [line.partition(": ")[2] for line in lines if line.startswith("pyromq.") and ": " in line]
     theirs = [line.removeprefix(": ") for line in lines if line and not line.startswith(PY4J_BEGINS)]
-    if theirs and theirs[0].endswith(":"):  # the text is in the exceptions behind it
+    if theirs and theirs[0].endswith(":"):  # the message is in the exceptions behind it
         causes = [line.removeprefix(CAUSED_BY).partition(": ")[2] for line in lines if line.startswith(CAUSED_BY)]
         theirs = [*filter(None, reversed(causes)), *theirs]
     return MQError((ours[-1:] or _raised(str(error))[-1:] or theirs[:1] or [type(error).__name__])[0])
 
 
-def _raised(text: str) -> list[str]:
-    """Return the exceptions of a task's traceback as `Name: text`, the outermost last. ` SQLSTATE` follows it."""
-    traceback = text.partition("Traceback (most recent call last):")[2]
+def _raised(message: str) -> list[str]:
+    """Return the exceptions of a task's traceback as `Name: message`, the outermost last. ` SQLSTATE` follows it."""
+    traceback = message.partition("Traceback (most recent call last):")[2]
     return RAISED.findall(traceback.partition("\n SQLSTATE")[0])
 
 

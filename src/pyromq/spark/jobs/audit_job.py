@@ -130,14 +130,14 @@ def _bounds_at_brokers(options: ReadOptions, reader: QueueReader, counted: Colle
 
 
 def _row(queue: MessageQueue, counted: Any, bounds: tuple[int, int], settings: Audit) -> dict[str, Any]:
-    least, most = bounds
-    first, last = (counted.first, counted.last) if counted else (least, least - 1)
+    begin, end = bounds
+    first, last = (counted.first, counted.last) if counted else (begin, begin - 1)
     rows = counted.rows if counted else 0
     different = counted.different if counted else 0
     lost = last - first + 1 - different
     if counted and not settings.late_start:
-        lost += max(first - least, 0)
-    behind = max(most - last - 1, 0)
+        lost += max(first - begin, 0)
+    behind = max(end - last - 1, 0)
     return {
         "topic": queue.topic,
         "broker": queue.broker_name,

@@ -18,7 +18,7 @@ from pyromq.spark.jobs.session import open_session, open_stream
 from pyromq.spark.jobs.setting_checks import spark_interval
 from pyromq.spark.jobs.settings import Metrics, Summary
 from pyromq.spark.micro_batch import PLANNED, StreamCheckpoint, open_root
-from pyromq.spark.monitoring.lag_listener import family_text, replace_text
+from pyromq.spark.monitoring.lag_listener import family_text, replace_file
 
 logger = logger_of(__name__)
 
@@ -132,7 +132,7 @@ def _write_prometheus(path: Path, frame: DataFrame, _: int) -> None:
         latest[row.topic, row.tag] = row
     if not latest:
         return
-    text = "".join(
+    content = "".join(
         family_text(
             f"pyromq_window_{name}",
             "gauge",
@@ -141,4 +141,4 @@ def _write_prometheus(path: Path, frame: DataFrame, _: int) -> None:
         )
         for name in FIGURES
     )
-    replace_text(path, text)
+    replace_file(path, content)

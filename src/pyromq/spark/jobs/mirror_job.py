@@ -112,7 +112,7 @@ def carry_over(
     stored = _committed_offsets(settings, topic, groups, brokers)
     target = read_options(copies_options(settings, [copy]))
     with queue_reader(READER, target.namesrv, target.connecting) as reader:
-        ends = {queue: most for queue, (_, most) in reader.bounds([copy]).items()}
+        ends = {queue: end for queue, (_, end) in reader.bounds([copy]).items()}
         unconsumed = _first_unconsumed(spark, settings, copy, stored)
         for group in sorted({group for *_, group, _ in stored}):
             reader.commit({queue: unconsumed.get((group, queue), end) for queue, end in ends.items()}, group)

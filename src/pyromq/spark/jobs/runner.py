@@ -134,9 +134,9 @@ class Totals:
         self._latest: StreamOffset | None = None
 
     def note(self, reports: Iterable[str]) -> None:
-        """Add Spark's progress reports (JSON texts), oldest first. Reports that were added before are skipped."""
-        for text in reports:
-            report = json.loads(text)
+        """Add Spark's progress reports (JSON), oldest first. Reports that were added before are skipped."""
+        for each in reports:
+            report = json.loads(each)
             if report["timestamp"] > self._seen:
                 self._seen = report["timestamp"]
                 self._add(report)
@@ -146,9 +146,9 @@ class Totals:
         rows = []
         for queue, end in sorted(self._last.positions.items()) if self._last else []:
             start = self._first.positions.get(queue, 0) if self._first else 0
-            most = self._latest.positions.get(queue, end) if self._latest else end
+            newest = self._latest.positions.get(queue, end) if self._latest else end
             place = {"topic": queue.topic, "broker": queue.broker_name, "queue": queue.queue_id}
-            rows.append(place | {"from": start, "to": end, "read": end - start, "left": max(most - end, 0)})
+            rows.append(place | {"from": start, "to": end, "read": end - start, "left": max(newest - end, 0)})
         note = f"{counted(self.rows, 'message')} in {counted(self._batches, 'batch', 'batches')}"
         one, many = "partial count of late messages was", "partial counts of late messages were"
         late = f"{counted(self._late, one, many)} dropped"  # Spark counts late rows after partial aggregation

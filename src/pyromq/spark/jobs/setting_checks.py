@@ -36,39 +36,39 @@ _MASTER = re.compile(  # Source: Spark 4, SparkMasterRegex
 )
 
 
-def pairs(texts: tuple[str, ...]) -> dict[str, str]:
+def pairs(given: tuple[str, ...]) -> dict[str, str]:
     """Parse strings of the form NAME=VALUE to a dict.
 
     Raises `UsageError` for a string of another form, and for a name that is given twice.
     """
     found: dict[str, str] = {}
-    for text in texts:
-        name, equals, value = (part.strip() for part in text.partition("="))
+    for each in given:
+        name, equals, value = (part.strip() for part in each.partition("="))
         if not equals or not name:
-            raise UsageError(f"{text!r:.150} is not of the form NAME=VALUE")
+            raise UsageError(f"{each!r:.150} is not of the form NAME=VALUE")
         if name.lower() in map(str.lower, found):
             raise UsageError(f"{name} is given twice; give one value")
         found[name] = value
     return found
 
 
-def spark_interval(setting: str, text: str) -> str:
+def spark_interval(setting: str, value: str) -> str:
     """Return a duration in Spark's form: `10 seconds` for `10s`, `10 sec` and `10 seconds`. Raises `UsageError`."""
-    parts = re.fullmatch(r"(?:\d+ ?[a-z]+ ?)+", text.strip())
-    found = [(number, _UNITS.get(unit)) for number, unit in re.findall(r"(\d+) ?([a-z]+)", text)]
+    parts = re.fullmatch(r"(?:\d+ ?[a-z]+ ?)+", value.strip())
+    found = [(number, _UNITS.get(unit)) for number, unit in re.findall(r"(\d+) ?([a-z]+)", value)]
     if not parts or not all(unit for _, unit in found):
-        raise UsageError(f"setting {setting} is {text!r}; write a length of time: 500ms, 10s, 5m, 1h, 2d or 10 seconds")
+        raise UsageError(f"setting {setting} is {value!r}; write a duration: 500ms, 10s, 5m, 1h, 2d or 10 seconds")
     return " ".join(f"{number} {unit}" for number, unit in found)
 
 
-def check_moment(name: str, text: str) -> None:
+def check_moment(name: str, value: str) -> None:
     """Refuse a string that is neither empty nor a timestamp that Spark accepts."""
     try:
-        if not text or (_MOMENT.fullmatch(text) and datetime.fromisoformat(text)):
+        if not value or (_MOMENT.fullmatch(value) and datetime.fromisoformat(value)):
             return
     except ValueError:  # a date that does not exist, for example the 31st of February
         pass
-    raise UsageError(f"setting {name} is {text!r}; write a time: 2026-01-31, or '2026-01-31 12:00:00' (UTC)")
+    raise UsageError(f"setting {name} is {value!r}; write a time: 2026-01-31, or '2026-01-31 12:00:00' (UTC)")
 
 
 def check_order(since: str, until: str) -> None:
@@ -79,16 +79,16 @@ def check_order(since: str, until: str) -> None:
         )
 
 
-def in_utc(text: str) -> datetime:
+def in_utc(value: str) -> datetime:
     """Return the time in setting since or until. A time without a zone is in UTC."""
-    moment = datetime.fromisoformat(text)
+    moment = datetime.fromisoformat(value)
     return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
 
 
-def check_span(name: str, text: str) -> None:
-    """Refuse a string that is not a length of time above 0."""
-    if not re.search("[1-9]", spark_interval(name, text)):
-        raise UsageError(f"setting {name} is {text!r}; write a length above 0: 500ms, 10s, 5m, 1h or 2d")
+def check_span(name: str, value: str) -> None:
+    """Refuse a string that is not a duration above 0."""
+    if not re.search("[1-9]", spark_interval(name, value)):
+        raise UsageError(f"setting {name} is {value!r}; write a duration above 0: 500ms, 10s, 5m, 1h or 2d")
 
 
 def check_file(name: str, file: str) -> None:
@@ -144,12 +144,12 @@ def _normal(place: str) -> str:
     return place.rstrip("/") if path is None else path.resolve().as_posix()
 
 
-def at_least(least: int) -> Check:
-    """Return a check of whole numbers from `least` on."""
+def at_least(minimum: int) -> Check:
+    """Return a check of whole numbers from `minimum` on."""
 
     def check(name: str, value: int) -> None:
-        if value < least:
-            raise UsageError(f"setting {name} is {value}; write a whole number from {least} on")
+        if value < minimum:
+            raise UsageError(f"setting {name} is {value}; write a whole number from {minimum} on")
 
     return check
 
@@ -213,13 +213,13 @@ def check_master(name: str, value: str) -> None:
     )
 
 
-def check_pairs(name: str, texts: tuple[str, ...]) -> None:
-    pairs(texts)
+def check_pairs(name: str, given: tuple[str, ...]) -> None:
+    pairs(given)
 
 
-def check_conf(name: str, texts: tuple[str, ...]) -> None:
+def check_conf(name: str, given: tuple[str, ...]) -> None:
     """Refuse names that no setting of Spark or Hadoop has. Spark would ignore them."""
-    for each in pairs(texts):
+    for each in pairs(given):
         first, dot, rest = each.partition(".")
         if not dot:
             raise UsageError(f"setting {name} has {each!r}, and settings of Spark have dots in their names")

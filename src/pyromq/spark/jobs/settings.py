@@ -369,7 +369,7 @@ def build(job: type, values: Mapping[str, Any]) -> Any:
     known = {each.name: (each, kind) for each, kind in flags(job)}
     for name in values:
         if name not in known:
-            hint = did_you_mean(str(name), known)  # YAML allows keys that are no texts
+            hint = did_you_mean(str(name), known)  # YAML allows keys that are no strings
             raise UsageError(f"setting {name!r} is unknown; {hint}")
     for name, (each, _) in known.items():
         if is_required(each) and values.get(name) in (None, ""):
@@ -382,14 +382,14 @@ def _checked(name: str, value: Any, kind: type) -> Any:
     if kind not in (str, int, bool):
         value = (value,) if isinstance(value, str) else value
         if not isinstance(value, list | tuple) or not all(isinstance(each, str) for each in value):
-            raise UsageError(f"setting {name} is {value}; it must be a text or a list of texts")
+            raise UsageError(f"setting {name} is {value}; it must be a string or a list of strings")
         return tuple(value)
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
         raise UsageError(f"setting {name} is {_shown(value)}; it must be {_KINDS[kind]}{_remedy(value, kind)}")
     return value
 
 
-_KINDS: dict[type, str] = {str: "a text", int: "a whole number", bool: "true or false"}
+_KINDS: dict[type, str] = {str: "a string", int: "a whole number", bool: "true or false"}
 
 
 def _shown(value: Any) -> str:

@@ -79,8 +79,8 @@ class QueryLag:
 
     def line(self) -> str:
         """Return the lag as one line for a log."""
-        text = ", {messages} messages and {seconds:.1f} s behind in {topic}"
-        behind = "".join(text.format(**each) for each in self.topics)
+        template = ", {messages} messages and {seconds:.1f} s behind in {topic}"
+        behind = "".join(template.format(**each) for each in self.topics)
         return f"query {self.query} batch {self.batch}: {self.rows} rows, {self.rows_per_second:.0f} a second{behind}"
 
     def as_json(self) -> str:
@@ -112,7 +112,7 @@ def queue_lags(end: StreamOffset, latest: StreamOffset, now_ms: int, store_times
     `store_times` is called once, for all queues with unread messages.
     """
     offsets = {queue: end.positions.get(queue, 0) for queue in latest.positions}
-    lags = {queue: max(most - offsets[queue], 0) for queue, most in latest.positions.items()}
+    lags = {queue: max(newest - offsets[queue], 0) for queue, newest in latest.positions.items()}
     behind = {queue: offsets[queue] for queue, lag in lags.items() if lag}
     stored = store_times(behind) if behind and store_times else {}
 
@@ -162,7 +162,7 @@ def family_text(name: str, kind: str, meaning: str, samples: Iterable[tuple[Mapp
     """Return one metric as Prometheus text. `samples` are pairs of labels and value."""
     lines = [f"# HELP {name} {meaning}", f"# TYPE {name} {kind}"]
     for labels, value in samples:
-        marks = ",".join(f'{label}="{_escaped(text)}"' for label, text in labels.items())
+        marks = ",".join(f'{label}="{_escaped(value)}"' for label, value in labels.items())
         lines.append(f"{name}{{{marks}}} {value}")
     return "\n".join(lines) + "\n"
 
@@ -171,10 +171,10 @@ def _escaped(value: str) -> str:
     return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
-def replace_text(path: Path, text: str) -> None:
-    """Replace a file atomically: readers see the old text or the new one. Raises `OSError`."""
+def replace_file(path: Path, content: str) -> None:
+    """Replace a file atomically: readers see the old content or the new one. Raises `OSError`."""
     draft = path.with_name(f".{path.name}.draft")
-    draft.write_text(text, encoding="utf-8")
+    draft.write_text(content, encoding="utf-8")
     draft.replace(path)
 
 
@@ -202,7 +202,7 @@ class LagFile:
         self._written_at = now
         try:
             queues = queue_lags(reached, latest, self._clock.now_ms(), self._store_times)
-            replace_text(self._path, queue_text({self._group: queues}))
+            replace_file(self._path, queue_text({self._group: queues}))
         except (MQError, OSError) as error:
             logger.warning("the lag cannot be written to %s: %s", self._path, error)
 
@@ -282,6 +282,6 @@ class LagListener(StreamingQueryListener):
     def _write(self) -> None:
         lags = list(self.lags.values())
         if self._json_file is not None:
-            replace_text(self._json_file, "[" + ",".join(lag.as_json() for lag in lags) + "]\n")
+            replace_file(self._json_file, "[" + ",".join(lag.as_json() for lag in lags) + "]\n")
         if self._prometheus is not None:
-            replace_text(self._prometheus, prometheus_text(lags))
+            replace_file(self._prometheus, prometheus_text(lags))

@@ -75,7 +75,7 @@ def describe(checkpoint: QueryCheckpoint, namesrv: str) -> list[dict[str, Any]]:
     rows = []
     for queue in sorted(newest.positions.keys() | bounds.keys()):
         done = checkpoint.done.positions.get(queue) if checkpoint.done else None
-        least, most = bounds.get(queue, (None, None))
+        first, end = bounds.get(queue, (None, None))
         reached = done if done is not None else 0
         rows.append(
             {
@@ -84,10 +84,10 @@ def describe(checkpoint: QueryCheckpoint, namesrv: str) -> list[dict[str, Any]]:
                 "queue": queue.queue_id,
                 "done": done,
                 "planned": newest.positions.get(queue),
-                "broker_min": least,
-                "broker_max": most,
-                "lag": None if most is None else max(most - reached, 0),
-                "lost": None if least is None else max(least - reached, 0),
+                "broker_min": first,
+                "broker_max": end,
+                "lag": None if end is None else max(end - reached, 0),
+                "lost": None if first is None else max(first - reached, 0),
             }
         )
     return rows

@@ -95,13 +95,13 @@ class ReadBounds:
             if not missing or broker in (*self._options.retired_brokers, *self._options.required_brokers):
                 continue
             names = self._options.namesrv
-            text = f"broker {broker} is not registered at {names}, and had topic {missing[0]} when it left"
+            absence = f"broker {broker} is not registered at {names}, and had topic {missing[0]} when it left"
             if required and self._options.fail_on_data_loss:
                 raise Unavailable(
-                    f"{text}; start the broker, name it in option retiredBrokers if it is out of service for good, or"
-                    " set failOnDataLoss to false to read the rest"
+                    f"{absence}; start the broker, name it in option retiredBrokers if it is out of service for good,"
+                    " or set failOnDataLoss to false to read the rest"
                 )
-            logger.warning("%s; reading the rest", text)
+            logger.warning("%s; reading the rest", absence)
 
     def beginnings(self, bounds: Mapping[MessageQueue, Bounds], *, default: str) -> Positions:
         """Return the first offset to read in each queue.
@@ -115,7 +115,7 @@ class ReadBounds:
         if self._options.starting_times is not None:
             times, name = self._options.starting_times, "startingOffsetsByTimestamp"
             self._check_named(times, bounds, name=name)
-            return {queue: least for queue, (least, _) in bounds.items()} | self._since(bounds, times, name)
+            return {queue: first for queue, (first, _) in bounds.items()} | self._since(bounds, times, name)
         if self._options.starting_offsets == "group":
             stored = self._client.committed(bounds, self._options.group)
             given = {queue: bounds[queue][0] if offset is None else offset for queue, offset in stored.items()}
@@ -183,7 +183,7 @@ class ReadBounds:
         if (times := self._options.ending_times) is not None:
             self._check_named(times, bounds, name="endingOffsetsByTimestamp")
             found = {queue: self._client.first_since(queue, ms, bounds[queue]) for queue, ms in times.items()}
-            return {queue: most for queue, (_, most) in bounds.items()} | found
+            return {queue: end for queue, (_, end) in bounds.items()} | found
         if isinstance(self._options.ending_offsets, str):
             return {queue: _edge(self._options.ending_offsets, each) for queue, each in bounds.items()}
         return self._from_table(self._options.ending_offsets, bounds, name="endingOffsets")
@@ -231,11 +231,11 @@ class ReadBounds:
         """
         places = {}
         for queue, offset in given.items():
-            least, most = bounds[queue]
-            if not least <= offset <= most:
-                text = f"{name} of {queue_name(queue)} is {offset}; the queue holds {least} to {most}"
-                report_loss(self._options, text)
-            places[queue] = min(max(offset, least), most)
+            first, end = bounds[queue]
+            if not first <= offset <= end:
+                loss = f"{name} of {queue_name(queue)} is {offset}; the queue holds {first} to {end}"
+                report_loss(self._options, loss)
+            places[queue] = min(max(offset, first), end)
         return places
 
 
@@ -255,11 +255,11 @@ def deletion(place: tuple[str, str], positions: Mapping[MessageQueue, int]) -> s
     return f"topic {topic} at {broker} was deleted; it was read to these offsets, later messages are lost: {reached}"
 
 
-def report_loss(options: ReadOptions, text: str) -> None:
-    """Raise `DataLoss` with this text; if option failOnDataLoss is false, only log the text."""
+def report_loss(options: ReadOptions, loss: str) -> None:
+    """Raise `DataLoss` with the description of a loss; if option failOnDataLoss is false, only log it."""
     if options.fail_on_data_loss:
-        raise DataLoss(f"{text}; set failOnDataLoss to false to read the rest")
-    logger.warning("%s; reading the rest", text)
+        raise DataLoss(f"{loss}; set failOnDataLoss to false to read the rest")
+    logger.warning("%s; reading the rest", loss)
 
 
 def _edge(place: str, bounds: Bounds) -> int:

@@ -54,8 +54,8 @@ def _begins(data: Bytes, at: Ints) -> Bytes:
     return found
 
 
-def texts(data: Bytes, at: Ints, sizes: Ints) -> pa.Array:
-    """Return slices of `data` as an Arrow array of texts.
+def strings(data: Bytes, at: Ints, sizes: Ints) -> pa.Array:
+    """Return slices of `data` as an Arrow array of strings.
 
     Bytes that are not UTF-8 become replacement characters, as in Java.
     """

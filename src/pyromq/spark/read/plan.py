@@ -28,8 +28,8 @@ class QueueRange:
 def partition(
     ranges: list[QueueRange],
     *,
-    least: int | None = None,
-    most: int | None = None,
+    min_tasks: int | None = None,
+    max_tasks: int | None = None,
     max_records: int | None = None,
 ) -> list[list[QueueRange]]:
     """Return the ranges of each task, with a queue's ranges in order of offsets. Empty ranges are dropped.
@@ -39,23 +39,23 @@ def partition(
     ranges = [r for r in ranges if len(r)]
     if not ranges:
         return []
-    pieces = _split(ranges, least, max_records)
-    most = most or max(os.cpu_count() or 1, least or 1, len(pieces) if max_records or least else 1)
-    return _pack(pieces, min(most, len(pieces)))
+    pieces = _split(ranges, min_tasks, max_records)
+    max_tasks = max_tasks or max(os.cpu_count() or 1, min_tasks or 1, len(pieces) if max_records or min_tasks else 1)
+    return _pack(pieces, min(max_tasks, len(pieces)))
 
 
-def share(backlogs: Mapping[MessageQueue, int], most: int) -> dict[MessageQueue, int]:
-    """Divide `most` offsets among queues in proportion to their backlogs, at least one offset each if possible.
+def share(backlogs: Mapping[MessageQueue, int], limit: int) -> dict[MessageQueue, int]:
+    """Divide `limit` offsets among queues in proportion to their backlogs, at least one offset each if possible.
 
     Return the number of offsets of each queue. The remainder goes to the queues that lost most by rounding down.
     """
     waiting = {queue: backlog for queue, backlog in backlogs.items() if backlog > 0}
     total = sum(waiting.values())
-    if total <= most:
+    if total <= limit:
         return waiting
-    exact = {queue: backlog * most / total for queue, backlog in waiting.items()}
+    exact = {queue: backlog * limit / total for queue, backlog in waiting.items()}
     shares = {queue: max(int(part), 1) for queue, part in exact.items()}
-    over = sum(shares.values()) - most
+    over = sum(shares.values()) - limit
     by_need = sorted(waiting, key=lambda queue: shares[queue] - exact[queue])  # largest rounding loss first
     for queue in by_need[: max(-over, 0)]:
         shares[queue] += 1
@@ -68,11 +68,11 @@ def share(backlogs: Mapping[MessageQueue, int], most: int) -> dict[MessageQueue,
     return {queue: count for queue, count in shares.items() if count}
 
 
-def _split(ranges: list[QueueRange], least: int | None, max_records: int | None) -> list[QueueRange]:
+def _split(ranges: list[QueueRange], min_tasks: int | None, max_records: int | None) -> list[QueueRange]:
     total = sum(map(len, ranges))
     size = max_records or total
-    if least:
-        size = min(size, max(-(-total // least), 1))
+    if min_tasks:
+        size = min(size, max(-(-total // min_tasks), 1))
     pieces = []
     for r in ranges:
         count = -(-len(r) // size)

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from pyromq.message import NAME_VALUE, PAIRS
-from pyromq.spark.read.byte_slices import Bytes, Ints, blocks, slices, texts
+from pyromq.spark.read.byte_slices import Bytes, Ints, blocks, slices, strings
 
 _MIDDLE, _END = ord(NAME_VALUE), ord(PAIRS)
 _MARGIN = 16  # bytes after the last property text, so that `slices` never reads past the end
@@ -82,7 +82,7 @@ class PropertyPairs:
             self.names.append(self._text[self._name_at[left[0]] :][:size].tobytes().decode(errors="replace"))
             left = left[codes[left] < 0]
         if left.size:
-            others = texts(self._text, self._name_at[left], self._name_sizes[left]).dictionary_encode()
+            others = strings(self._text, self._name_at[left], self._name_sizes[left]).dictionary_encode()
             codes[left] = others.indices.to_numpy() + len(self.names)
             self.names += others.dictionary.to_pylist()
         return np.tile(codes, self.rows.size // count) if count else codes
@@ -121,7 +121,7 @@ class PropertyPairs:
         return pairs[kept]
 
     def _values(self, pairs: Ints) -> pa.Array:
-        return texts(self._text, self._value_at[pairs], self._value_sizes[pairs])
+        return strings(self._text, self._value_at[pairs], self._value_sizes[pairs])
 
 
 def _whole_pairs(text: Bytes) -> _Bounds:

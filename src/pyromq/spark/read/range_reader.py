@@ -58,7 +58,7 @@ def read_ranges(options: ReadOptions, columns: list[str], ranges: list[QueueRang
     row_format = RowFormat(
         options.system_properties,
         parse_tags(options.tag_filter).tags,
-        most_body_bytes=options.max_body_bytes,
+        max_body_bytes=options.max_body_bytes,
         undecodable=options.undecodable,
         names=namespace_of(options.connecting.namespace, options.namesrv),
     )
@@ -158,17 +158,17 @@ class _RangePuller:
 
         Messages deleted since planning raise `DataLoss`, or are logged if failOnDataLoss is false.
         """
-        least, most = found.min_offset, found.max_offset
+        first, end = found.min_offset, found.max_offset
         moves = found.next_offset > offset
-        if moves and least <= offset:
-            least = _first_offset(found)
-            if least == offset or self._is_filtered(range_.queue, offset):
+        if moves and first <= offset:
+            first = _first_offset(found)
+            if first == offset or self._is_filtered(range_.queue, offset):
                 return True
-        gone = (min(least, range_.end) if offset < least else range_.end) - offset
+        gone = (min(first, range_.end) if offset < first else range_.end) - offset
         report_loss(
             self._options,
             f"{queue_name(range_.queue)}: offsets {offset} to {offset + gone - 1} were deleted, {gone} in all; "
-            f"the queue holds {least} to {most}",
+            f"the queue holds {first} to {end}",
         )
         return moves
 

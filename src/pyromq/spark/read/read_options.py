@@ -71,7 +71,7 @@ def _check_tags(value: str) -> None:
 
 
 def _file(name: str, value: str) -> str:
-    file = Path(values.text(name, value))
+    file = Path(values.not_blank(name, value))
     if not file.parent.is_dir():
         raise UsageError(f"option {name} is {value!r}, and the driver has no folder {file.parent}; make it first")
     if file.is_dir():
@@ -81,14 +81,14 @@ def _file(name: str, value: str) -> str:
 
 def _pattern(name: str, value: str) -> re.Pattern[str]:
     try:
-        return re.compile(values.text(name, value))
+        return re.compile(values.not_blank(name, value))
     except re.error as error:
         raise UsageError(f"option {name} is {value!r}, which is no regular expression: {error}") from None
 
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """Options of a read. The text in each field is the option's documentation for users."""
+    """Options of a read. The doc of each field is the option's documentation for users."""
 
     namesrv: str = name_servers_option()
     subscribe: tuple[str, ...] = option("subscribe", _topics, (), "topics to read, separated by commas")

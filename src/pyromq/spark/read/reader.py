@@ -30,7 +30,7 @@ from pyromq.spark.worker_clients import with_retries
 
 logger = logger_of(__name__)
 
-MOST_BYTES = 4 << 20  # limit of a micro-batch that the driver reads: the driver's memory serves the whole query
+MAX_BYTES = 4 << 20  # limit of a micro-batch that the driver reads: the driver's memory serves the whole query
 DRIVER_WAIT_MS = 1_000  # longest wait of the driver for a broker while the driver reads; tasks wait until `deadlineMs`
 
 UNLIMITED = (1 << 63) - 1
@@ -183,7 +183,7 @@ class RefusedStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 def _partitions(options: ReadOptions, ranges: list[QueueRange]) -> list[InputPartition]:
     tasks = partition(
-        ranges, least=options.min_partitions, most=options.max_partitions, max_records=options.max_records
+        ranges, min_tasks=options.min_partitions, max_tasks=options.max_partitions, max_records=options.max_records
     )
     return [RangePartition(task) for task in tasks]
 
@@ -209,7 +209,7 @@ def read_early(options: ReadOptions, columns: list[str], ranges: list[QueueRange
     try:
         for batch in read_ranges(driver_options, columns, [each for each in ranges if len(each)]):
             size += batch.nbytes
-            if size > MOST_BYTES:
+            if size > MAX_BYTES:
                 return None
             batches.append(batch)
     except MQError as error:

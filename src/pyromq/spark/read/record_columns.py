@@ -24,7 +24,7 @@ from pyromq.logs import logger_of
 from pyromq.message import RESERVED_PROPERTIES, Property, SysFlag, format_address
 from pyromq.record import BODY_AT, FIELD_AT, IPV4_BYTES, decode, decode_all, encode, unpack_size
 from pyromq.spark.columns import SOURCE_COLUMNS, TOMBSTONE, TOMBSTONE_BODY, UNDECODABLE
-from pyromq.spark.read.byte_slices import Bytes, Ints, blocks, list_offsets, slices, texts
+from pyromq.spark.read.byte_slices import Bytes, Ints, blocks, list_offsets, slices, strings
 from pyromq.spark.read.property_pairs import PropertyPairs
 
 logger = logger_of(__name__)
@@ -68,10 +68,10 @@ class RowFormat:
 
     system_properties: bool = False
     tags: frozenset[str] = frozenset()  # only messages with one of these tags are returned; empty: all messages
-    most_body_bytes: int = MAX_BODY_BYTES
+    max_body_bytes: int = MAX_BODY_BYTES
     undecodable: str = "null"  # option onUndecodable: null, raw or fail
     # Limit of decompressed bodies in a batch (bytes): a pull of 2 MiB may decompress to 2 GiB, and is then divided.
-    most_batch_bytes: int = 64 << 20
+    max_batch_bytes: int = 64 << 20
     names: Namespace = NO_NAMESPACE  # namespace that is removed from topic names
 
 
@@ -79,7 +79,7 @@ EVERYTHING = RowFormat()
 
 
 class BatchTooLarge(Exception):
-    """The decompressed bodies of a batch exceed `RowFormat.most_batch_bytes`."""
+    """The decompressed bodies of a batch exceed `RowFormat.max_batch_bytes`."""
 
 
 def to_batches(
@@ -174,14 +174,14 @@ class RecordColumns:
     def topic_column(self) -> pa.Array:
         """Return the topic of each record.
 
-        Records of one pull have one topic: if all names are equal, one text is repeated.
+        Records of one pull have one topic: if all names are equal, one name is repeated.
         """
         sizes = self._topic_size
         if len(self) and sizes[0] and (sizes == sizes[0]).all():
             names = blocks(self._bytes, self._topic_at + 1, f"S{sizes[0]}")
             if (names == names[0]).all():
                 return _repeated(self._format.names.unwrap(names[0].decode(errors="replace")), len(self))
-        column = texts(self._bytes, self._topic_at + 1, sizes)
+        column = strings(self._bytes, self._topic_at + 1, sizes)
         return pa.array(map(self._format.names.unwrap, column.to_pylist())) if self._format.names.name else column
 
     def body_column(self) -> pa.Array:
@@ -206,12 +206,12 @@ class RecordColumns:
         """The decompressed bodies, and the errors of bodies that cannot be decompressed, by row number."""
         bodies: dict[int, bytes | None] = {}
         errors: dict[int, str] = {}
-        left = self._format.most_batch_bytes
+        left = self._format.max_batch_bytes
         for row in map(int, self._compressed):
             start = int(self._starts[row]) + BODY_AT
             stored = self._bytes[start : start + int(self._body_size[row])].tobytes()
             try:
-                body: bytes | None = decompress(stored, int(self._head["sys_flag"][row]), self._format.most_body_bytes)
+                body: bytes | None = decompress(stored, int(self._head["sys_flag"][row]), self._format.max_body_bytes)
             except UndecodableBody as error:
                 if self._format.undecodable == "fail":
                     raise
@@ -350,9 +350,9 @@ def _starts(raw: bytes) -> Ints:
     return np.concatenate([*runs, np.array(starts, np.int64)])
 
 
-def _run(raw: bytes, position: int, size: int, most: int) -> Ints:
-    """Return the positions of at most `most` consecutive records of `size` bytes, from byte `position` on."""
-    count = min(most, (len(raw) - position) // size)
+def _run(raw: bytes, position: int, size: int, limit: int) -> Ints:
+    """Return the positions of at most `limit` consecutive records of `size` bytes, from byte `position` on."""
+    count = min(limit, (len(raw) - position) // size)
     places = position + size * np.arange(count)
     others = np.flatnonzero(blocks(np.frombuffer(raw, np.uint8), places, ">i4") != size)
     return places[: others[0]] if others.size else places
@@ -377,5 +377,5 @@ def _bytes_of(values: npt.NDArray[Any]) -> Bytes:
     return np.ascontiguousarray(values).view(np.uint8).reshape(values.size, values.itemsize)
 
 
-def _repeated(text: str, count: int) -> pa.Array:
-    return pa.repeat(pa.scalar(text, pa.string()), count)
+def _repeated(value: str, count: int) -> pa.Array:
+    return pa.repeat(pa.scalar(value, pa.string()), count)

@@ -79,7 +79,7 @@ class StreamPlanning:
             self._queues.check_absent(set(map(_place, start.positions)))
         bounds = self._queues.queue_bounds(start.positions)
         bounds |= self._client.live_bounds({queue: bounds[queue] for queue in bounds.keys() - start.positions.keys()})
-        self._latest = {queue: most for queue, (_, most) in bounds.items()}
+        self._latest = {queue: end for queue, (_, end) in bounds.items()}
         recreated = self._report_losses(start, bounds)
         if self._ends_here and self._target is None:
             self._target = self._latest
@@ -229,17 +229,17 @@ class StreamPlanning:
         if queue not in bounds:
             report_loss(self._options, f"{queue_name(queue)} no longer exists; it was read to {offset}")
             return
-        least, most = bounds[queue]
-        if offset < least:
+        first, end = bounds[queue]
+        if offset < first:
             report_loss(
                 self._options,
-                f"{queue_name(queue)}: offsets {offset} to {least - 1} were deleted, {least - offset} in all; "
-                f"the queue holds {least} to {most}",
+                f"{queue_name(queue)}: offsets {offset} to {first - 1} were deleted, {first - offset} in all; "
+                f"the queue holds {first} to {end}",
             )
-        elif offset > most:
+        elif offset > end:
             report_loss(
                 self._options,
-                f"{queue_name(queue)} was read to {offset}, but ends at {most}: it was truncated or created again",
+                f"{queue_name(queue)} was read to {offset}, but ends at {end}: it was truncated or created again",
             )
 
     def _created_again(self, start: StreamOffset, bounds: Mapping[MessageQueue, Bounds]) -> list[TopicAtBroker]:
@@ -248,10 +248,10 @@ class StreamPlanning:
         places = {}
         for place, mark in start.marks.items():
             queue = MessageQueue(*place, mark.queue_id)
-            least, most = bounds.get(queue, (mark.offset + 1, mark.offset + 1))
-            if most <= mark.offset:
+            first, end = bounds.get(queue, (mark.offset + 1, mark.offset + 1))
+            if end <= mark.offset:
                 again += [place] if queue in bounds else []
-            elif least <= mark.offset:
+            elif first <= mark.offset:
                 places[queue] = mark.offset
         for queue, stored in self._client.store_times(places).items():
             place = _place(queue)
@@ -267,15 +267,15 @@ class StreamPlanning:
         recreated: Mapping[TopicAtBroker, Mark],
     ) -> int | None:
         """Return the first offset of the next micro-batch in a queue; None for a new queue without messages."""
-        least, most = bounds[queue]
+        first, end = bounds[queue]
         place = start.positions.get(queue)
         if place is None and start.began is not None and queue.broker_name not in start.began.brokers:
             return self._begin_later(queue, bounds[queue], start.began)
         if place is None:
-            return most if self._options.new_queues == "latest" else least if most > least else None
+            return end if self._options.new_queues == "latest" else first if end > first else None
         if _place(queue) in recreated:
-            return least
-        return min(max(place, least), most)
+            return first
+        return min(max(place, first), end)
 
     @property
     def _begins_at_ends(self) -> bool:
@@ -305,19 +305,19 @@ class StreamPlanning:
         total = sum(backlogs.values())
         if not limited:
             return ends
-        least = self._options.min_rows
-        if self._target is None and least and total < least and not self._waited_enough():
+        wanted = self._options.min_rows
+        if self._target is None and wanted and total < wanted and not self._waited_enough():
             return begin
-        most = self._most_rows(begin, backlogs)
-        if most is None or total <= most:
+        limit = self._max_rows(begin, backlogs)
+        if limit is None or total <= limit:
             return ends
-        shares = share(backlogs, most)
+        shares = share(backlogs, limit)
         return {queue: begin[queue] + shares.get(queue, 0) for queue in begin}
 
     def _waited_enough(self) -> bool:
         return self._clock.monotonic() - self._waiting_since >= self._options.max_delay_ms / 1000
 
-    def _most_rows(self, begin: Positions, backlogs: Mapping[MessageQueue, int]) -> int | None:
+    def _max_rows(self, begin: Positions, backlogs: Mapping[MessageQueue, int]) -> int | None:
         """Return the limit of a micro-batch in rows, None: no limit.
 
         A limit in bytes is divided by the mean size of messages in the longest backlog.

@@ -36,7 +36,7 @@ def _job(name: str, value: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class SinkOptions:
-    """Options of a write. The text in each field is the option's documentation for users."""
+    """Options of a write. The doc of each field is the option's documentation for users."""
 
     namesrv: str = name_servers_option()
     topic: str | None = option(
@@ -120,7 +120,7 @@ class SinkOptions:
     )
     ledger: str | None = option(
         "ledger",
-        values.text,
+        values.not_blank,
         None,
         "the broker that stores commits, for `exactlyOnce`; default: the first by name",
     )

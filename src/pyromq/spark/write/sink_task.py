@@ -29,10 +29,12 @@ from pyromq.message import MessageQueue
 from pyromq.message_id import UniqueIds
 from pyromq.spark.micro_batch import StreamBatch
 from pyromq.spark.worker_clients import RESTART_SECONDS, with_retries
-from pyromq.spark.write.message_columns import BatchMembers, MessageColumns, MessageReader, SingleMessage, dead_letter
+from pyromq.spark.write.batch_members import BatchMembers
+from pyromq.spark.write.message_columns import MessageColumns, SingleMessage, dead_letter
+from pyromq.spark.write.message_reader import MessageReader
 from pyromq.spark.write.sink_options import DROP, EXACTLY_ONCE, FAIL, IDEMPOTENT, SinkOptions
 
-MOST_BUFFERED = 8  # limit of a task's open runs (times `run_bytes`); beyond the limit, the largest run is sent
+MAX_BUFFERED = 8  # limit of a task's unsent rows, in multiples of `run_bytes`; beyond it, the largest run is sent
 KNOWN_KEYS = 10_000  # limit of sharding keys of a topic whose queue is cached
 
 
@@ -196,7 +198,7 @@ class OpenRuns:
             first = last
             if run.size >= self._run_bytes or first < count:
                 self._close(queue)
-            elif self._size > MOST_BUFFERED * self._run_bytes:
+            elif self._size > MAX_BUFFERED * self._run_bytes:
                 self._close(max(self._runs, key=lambda each: self._runs[each].size))
 
     def _close(self, queue: MessageQueue) -> None:
@@ -300,7 +302,7 @@ class SinkTask:
                 )
             return queues
 
-        return with_retries(self._options, found, planned=True, most_seconds=RESTART_SECONDS if brokers else math.inf)
+        return with_retries(self._options, found, planned=True, max_seconds=RESTART_SECONDS if brokers else math.inf)
 
     def _skipped(self, batches: Iterable[pa.RecordBatch]) -> TaskReport:
         """Consume the rows without sending them; return the report.
@@ -354,7 +356,7 @@ class SinkTask:
         assert isinstance(self._out, Stream)
         row = message.row(0)
         queue = self._runs.queue_of(row.topic, message)
-        header = self._client.single_header(queue, flag=row.flag, properties=row.text)
+        header = self._client.single_header(queue, flag=row.flag, properties=row.properties)
         self._out.send_run(queue, row.body, 1, header=header)
         self._count(message)
 
@@ -391,12 +393,12 @@ def _id_maker(options: SinkOptions, name: TaskName, unique: UniqueIds) -> Callab
     return lambda wanted: pa.array([_digest(f"{prefix}{next(numbers)}") for _ in range(wanted)], pa.string())
 
 
-def _digest(text: str) -> str:
-    return hashlib.md5(text.encode(), usedforsecurity=False).hexdigest().upper()
+def _digest(key: str) -> str:
+    return hashlib.md5(key.encode(), usedforsecurity=False).hexdigest().upper()
 
 
 def fresh_ids(unique: UniqueIds, count: int) -> pa.StringArray:
-    """Return `count` new unique ids. numpy makes them in a tenth of the time that Python texts take."""
+    """Return `count` new unique ids. numpy makes them in a tenth of the time that Python strings take."""
     parts = [_block(head.encode(), numbers) for head, numbers in unique.blocks(count)]
     return pa.concat_arrays(parts or [pa.array([], pa.string())])
 

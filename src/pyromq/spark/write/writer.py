@@ -88,9 +88,9 @@ def check_reachable(options: SinkOptions, *, wait_seconds: float) -> SinkOptions
     delivery exactlyOnce the returned options name the ledger (the broker that stores commits): tasks and driver must
     use the same one.
     """
-    client = with_retries(options, lambda: sink_client(options), most_seconds=wait_seconds)
+    client = with_retries(options, lambda: sink_client(options), max_seconds=wait_seconds)
     for topic in filter(None, (options.topic, options.dead_letter_topic)):
-        with_retries(options, partial(client.queues, topic), most_seconds=wait_seconds, planned=wait_seconds > 0)
+        with_retries(options, partial(client.queues, topic), max_seconds=wait_seconds, planned=wait_seconds > 0)
     return replace(options, ledger=client.ledger) if options.delivery == EXACTLY_ONCE else options
 
 

@@ -12,7 +12,8 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 
 from pyromq.errors import BatchDecided, UsageError
-from pyromq.spark.archive.tables import Page, check_format, holds_delta, open_table, write_files
+from pyromq.spark.archive.archive_files import write_files
+from pyromq.spark.archive.tables import Page, check_format, holds_delta, open_table
 from pyromq.spark.micro_batch import open_root
 from pyromq.spark.read.record_columns import arrow_schema
 

@@ -1,5 +1,6 @@
 """Options of jobs are checked before Spark starts. Without Spark."""
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -203,9 +204,9 @@ def test_options_that_change_what_a_job_reads_are_accepted():
 
 def test_an_archive_needs_the_columns_of_its_files():
     pytest.importorskip("pyarrow")
-    from pyromq.spark.archive import tables
+    from pyromq.spark.archive import archive_files
 
-    assert NEEDED[Archive] == tables.NEEDED
+    assert NEEDED[Archive] == archive_files.NEEDED
 
 
 @pytest.mark.parametrize("job", ["redrive", "metrics"])
@@ -229,6 +230,14 @@ def test_a_setting_of_spark_that_a_job_sets_or_ignores_is_refused(job, conf, tex
     with pytest.raises(UsageError) as caught:
         check(job, conf=conf)
     assert text in str(caught.value)
+
+
+def test_a_python_of_local_tasks_that_does_not_exist_is_named():
+    check("archive", conf=f"spark.pyspark.python={sys.executable}")
+    check("archive", conf="spark.pyspark.python=./env/bin/python", master="yarn")
+    for python in ("/opt/nowhere/python3", "python3.nowhere"):
+        with pytest.raises(UsageError, match=f"spark.pyspark.python={python}, and there is no such program"):
+            check("archive", conf=f"spark.pyspark.python={python}")
 
 
 def test_a_file_that_is_no_certificate_is_named(tmp_path, monkeypatch):

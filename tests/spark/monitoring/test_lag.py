@@ -6,7 +6,8 @@ import pytest
 
 from pyromq import Message, Producer
 from pyromq.message import MessageQueue
-from pyromq.spark.monitoring.lag_listener import LagFile, lag_of, prometheus_text
+from pyromq.spark.monitoring.lag_file import LagFile
+from pyromq.spark.monitoring.query_lag import lag_of, prometheus_text
 from pyromq.spark.read.stream_offset import StreamOffset
 from pyromq.testing import FakeClock
 

@@ -7,7 +7,7 @@ pytest.importorskip("pyarrow")
 import pyarrow as pa
 
 from pyromq.message_id import UniqueIds
-from pyromq.spark.write.sink_task import fresh_ids
+from pyromq.spark.write.unique_ids import fresh_ids
 from pyromq.testing import FakeClock
 
 

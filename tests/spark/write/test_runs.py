@@ -12,7 +12,7 @@ from pyromq.message import MessageQueue
 from pyromq.record import decode_batch
 from pyromq.spark.given_options import sink_options
 from pyromq.spark.write.message_reader import MessageReader
-from pyromq.spark.write.sink_task import OpenRuns
+from pyromq.spark.write.open_runs import OpenRuns
 
 TYPES = {"body": pa.binary(), "queueId": pa.int32(), "brokerName": pa.string(), "shardingKey": pa.string()}
 OVERHEAD = 22 + len("UNIQ_KEY=i")  # bytes of a member beside its body

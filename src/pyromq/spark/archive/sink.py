@@ -16,7 +16,8 @@ from pyspark.sql.types import StructType
 
 from pyromq.errors import UsageError
 from pyromq.logs import logger_of
-from pyromq.spark.archive.tables import FORMATS, NEEDED, ArchiveFile, check_format, open_table, write_files
+from pyromq.spark.archive.archive_files import NEEDED, ArchiveFile, write_files
+from pyromq.spark.archive.tables import FORMATS, check_format, open_table
 from pyromq.spark.micro_batch import StreamBatch, open_root
 from pyromq.spark.option_values import did_you_mean
 from pyromq.spark.options import OPTIONS_OF_SPARK

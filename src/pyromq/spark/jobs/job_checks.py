@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import fields
+from shutil import which
 from typing import Any
 
 from pyromq.client.cluster.environment import connections_of
@@ -14,7 +15,7 @@ from pyromq.errors import UsageError
 from pyromq.spark.given_options import ENDPOINTS
 from pyromq.spark.jobs.job_options import BY_TIME, COPIES, StreamJob, reads_and_writes
 from pyromq.spark.jobs.setting_checks import local_path, pairs
-from pyromq.spark.jobs.settings import Archive, Audit, Metrics, Mirror, Redrive, Replay
+from pyromq.spark.jobs.settings import Archive, Audit, Metrics, Mirror, Redrive, Replay, SessionSettings
 from pyromq.spark.options import NAME_SERVERS, names_of
 from pyromq.spark.read.read_options import ReadOptions
 
@@ -22,7 +23,7 @@ _TOPICS = ("subscribe", "subscribePattern", "assign")
 _OF_AUDIT = ("requiredBrokers", "retiredBrokers", "deadlineMs", "failOnDataLoss")  # source options that an audit uses
 _PLACE = ("topic", "brokerName", "queueId", "queueOffset")
 _COPIED = (*_PLACE, "body", "tags", "keys", "properties", "bornTimestamp", "flag")
-# Source columns that a job uses. Those of an archive equal `NEEDED` of archive.tables, which imports pyarrow.
+# Source columns that a job uses. Those of an archive equal `NEEDED` of archive_files, which imports pyarrow.
 NEEDED: dict[type, tuple[str, ...]] = {
     Archive: (*_PLACE, "storeTimestamp"),
     Metrics: ("topic", "tags", "body", "bornTimestamp", "storeTimestamp"),
@@ -36,6 +37,7 @@ Refused = dict[str, str]  # by name of an option or of a setting of Spark: why a
 def check_job(job: str, settings: Any) -> None:
     """Raise the `MQError` of an option, setting of Spark or file that the job would fail on, override or ignore."""
     _refuse("setting of Spark", settings.session.conf, _refused_conf(settings), given_by="conf")
+    _check_python(settings.session)
     if isinstance(settings, StreamJob):
         _refuse("option", settings.stream.option, _refused_of_stream(settings), given_by="option")
         _check_beginning(settings)
@@ -119,6 +121,16 @@ def _raw(done: str) -> str:
     return f"is set by the job: a body that cannot be decompressed is {done} as stored"
 
 
+def _check_python(session: SessionSettings) -> None:
+    """Raise `UsageError` if local tasks would run with a Python that does not exist."""
+    python = pairs(session.conf).get("spark.pyspark.python")
+    if python and session.master.startswith("local") and which(python) is None:
+        raise UsageError(
+            f"setting conf has spark.pyspark.python={python}, and there is no such program on this machine; correct the"
+            " path"
+        )
+
+
 def _check_beginning(settings: StreamJob) -> None:
     """Raise `UsageError` if setting `start` and an option both say where a job without a checkpoint begins."""
     stream = settings.stream
@@ -150,12 +162,12 @@ def _check_columns(columns: Iterable[str], needed: Iterable[str]) -> None:
 def _check_archive(settings: Audit | Replay) -> None:
     """Raise `UsageError` if there is no archive of the right format in a local folder.
 
-    Another file system is not checked: the default of Spark is another one if Hadoop's settings say so.
+    A path without a scheme is not checked if Spark's default file system may be another one.
     """
     place, session = settings.archive, settings.session
-    is_default = not session.master.startswith("local") or any("defaultFS" in name for name in session.conf)
+    is_remote = not session.master.startswith("local") or any("defaultFS" in name for name in session.conf)
     folder = local_path(place)
-    if folder is None or (is_default and not place.startswith("file:")):
+    if folder is None or (is_remote and not place.startswith("file:")):
         return
     if not folder.is_dir():
         raise UsageError(f"there is no archive at {place}; correct setting archive")

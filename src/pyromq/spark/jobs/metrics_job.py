@@ -18,7 +18,8 @@ from pyromq.spark.jobs.session import open_session, open_stream
 from pyromq.spark.jobs.setting_checks import spark_interval
 from pyromq.spark.jobs.settings import Metrics, Summary
 from pyromq.spark.micro_batch import PLANNED, StreamCheckpoint, open_root
-from pyromq.spark.monitoring.lag_listener import family_text, replace_file
+from pyromq.spark.monitoring.lag_file import replace_file
+from pyromq.spark.monitoring.query_lag import family_text
 
 logger = logger_of(__name__)
 

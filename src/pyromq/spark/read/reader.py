@@ -19,7 +19,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyromq.clock import SystemClock
 from pyromq.errors import MQError
 from pyromq.logs import logger_of
-from pyromq.spark.monitoring.lag_listener import LagFile
+from pyromq.spark.monitoring.lag_file import LagFile
 from pyromq.spark.read.bounds import ReadBounds
 from pyromq.spark.read.plan import QueueRange, partition
 from pyromq.spark.read.range_reader import client_of, read_ranges

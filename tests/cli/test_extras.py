@@ -11,7 +11,7 @@ from pyromq.extras import install_command, is_installed
 COMMAND = "from pyromq.cli.main import main; sys.argv = ['pyromq', *{!r}]; main()"
 LZ4, ZSTANDARD = (f"from pyromq.compression import decompress; decompress(b'x', {flag})" for flag in (1 << 8, 2 << 8))
 ETCD = ("serve", "broker", "--namesrv", "127.0.0.1:1", "--etcd", "http://127.0.0.1:1", "--data")
-ARCHIVE = ("spark", "archive", "--topics", "orders", "--checkpoint", "/nowhere/cp", "--to", "/nowhere")
+ARCHIVE = ("spark", "archive", "--topics", "orders", "--checkpoint", "/nowhere/cp", "--to", "/nowhere/to")
 WITHOUT_CODE = {"demo", "dev", "release"}  # extras for people who work on pyromq
 
 # extra, missing module, a program or command of this part

@@ -100,7 +100,7 @@ def test_a_file_of_lines_and_the_whole_of_standard_input(cli, served, tmp_path):
         ),
         ("json", b"\xff\xfe", "line 2: the line is not a message in JSON"),
         ("json", b"[" * 100_000, "line 2: the line is not a message in JSON"),
-        ("key:value", b"no colon", "line 2: b'no colon' is not of the form key:value"),
+        ("key:value", b"no colon", "line 2: 'no colon' is not of the form key:value"),
     ],
 )
 def test_a_line_that_is_something_else_ends_it_and_is_named(cli, served, kind, line, said):

@@ -32,6 +32,7 @@ final class Transacting implements TransactionListener {
         Transacting transacting = new Transacting(messages.stream().filter(m -> m.getUserProperty("check") != null).count());
         TransactionMQProducer producer = new TransactionMQProducer(group);
         Lines.reach(producer, nameServers);
+        producer.setSendMsgTimeout(30_000); // 3 s as a rule, which a Java on a busy machine takes for its first send
         producer.setTransactionListener(transacting);
         producer.start();
         for (Message message : messages) {

@@ -255,6 +255,28 @@ def test_a_missing_segment_ends_the_journal():
     assert [queue.topic for queue in table] == ["topic1"]
 
 
+@pytest.mark.parametrize("fault", ["damage", "gap"])
+def test_records_that_a_start_leaves_out_never_return(fault):
+    """New queues may have got the numbers of the queues in these records."""
+    disk = SimulatedDisk()
+    table, journal, _ = open_journal(disk)
+    journal.begin()
+    journal.note_queue(table.add("g", "orders", 0, 0))
+    first = disk.after_kill()
+    journal._begin_segment()
+    journal._describe(float("inf"))
+    (name,) = disk.names(FOLDER)
+    content = disk.read(disk.open(FOLDER / name), 1000, 0)
+    first.write(first.open(FOLDER / (f"{2:020d}" if fault == "damage" else f"{3:020d}"), create=True), content, 0)
+    if fault == "damage":
+        first.resize(first.open(FOLDER / f"{1:020d}"), 5)
+    settle(first)
+    _, journal, _ = open_journal(first)
+    journal.begin()
+    (name,) = first.names(FOLDER)
+    assert first.after_power_cut(random.Random(1), Loss.ALL).names(FOLDER) == [name]
+
+
 def test_a_follower_discards_the_journal():
     disk = SimulatedDisk()
     table, journal, _ = open_journal(disk)

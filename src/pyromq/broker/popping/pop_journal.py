@@ -2,8 +2,8 @@
 
 A segment is a file of records, named by its sequence number. A new segment begins with a description of all queues.
 After the description, the previous segments are deleted. The journal is flushed only where queue offsets may become
-those of other messages: after a power loss has shortened a queue, and after the deletion of a topic or group. Any other
-power loss loses the last records, and their messages are redelivered.
+those of other messages: after a power loss has shortened a queue or damaged the journal, and after the deletion of a
+topic or group. Any other power loss loses the last records, and their messages are redelivered.
 
 record       CRC-32 of the rest, begun with the segment's number (4), size of the payload (2), kind (1), payload
 QUEUE        number (4), next offset (8), bytes of the following records that describe the messages in flight (4),
@@ -68,6 +68,7 @@ class PopJournal:
         self._full_at = SEGMENT_BYTES
         self._earlier_bytes = 0  # bytes of the earlier segments
         self._oldest = 1  # sequence number of the oldest segment that may exist
+        self._has_unread = False  # True if `load` has left out records, which must not return after a power loss
         self._to_describe: Iterator[PoppedQueue] | None = None  # queues that the current segment does not describe yet
 
     def load(self) -> bool:
@@ -87,6 +88,7 @@ class PopJournal:
             ) from error
         for at, name in enumerate(names):
             if int(name) != int(names[0]) + at:
+                self._has_unread = True
                 break
             content = contents[at]
             reader = _Reader(content, int(name))
@@ -98,6 +100,7 @@ class PopJournal:
                     "%s is damaged at byte %d: messages that were popped since are redelivered",
                     *(self._folder / name, reader.position),
                 )
+                self._has_unread = True
                 break
         self._oldest, self._sequence = (int(names[0]), int(names[-1])) if names else (1, 0)
         self._earlier_bytes = sum(map(len, contents))
@@ -106,13 +109,15 @@ class PopJournal:
     def begin(self, *, lasting: bool = False) -> None:
         """Begin a segment that describes all queues, and delete the earlier segments. Raises `StoreNotWritable`.
 
-        With `lasting`, both are on disk when this returns: a power loss does not bring the earlier segments back.
+        With `lasting`, or if `load` has left out records, both are on disk when this returns: a power loss does not
+        bring the earlier segments back.
         """
         self._begin_segment()
         while not self._describe(float("inf")):
             pass
-        if lasting:
+        if lasting or self._has_unread:
             self.flush()
+            self._has_unread = False
 
     def discard(self) -> None:
         """Delete the journal durably, because the queues' offsets may become those of other messages.

@@ -309,6 +309,19 @@ class PopLife:
     def save(self) -> None:
         self.state.offsets.persist()
 
+    def delete_topic(self) -> None:
+        """Delete the topic and make it again. No message sent afterwards may count as one that was received before."""
+        if self.is_full:
+            return
+        self.may_repeat |= self.ends.keys()  # if a crash prevents the deletion, or from the retry topic
+        self.unsure |= self.ends.keys()
+        self.held, self.adrift = {}, set()
+        self.state.offsets.remove_topic(TOPIC)
+        self.state.offsets.persist()
+        deleted = self.state.store.delete_topic(TOPIC)
+        self.state.store.flush_due()
+        require(deleted.done(), "the topic is not deleted")
+
     # -- the end of all
 
     async def finish(self) -> None:
@@ -340,4 +353,5 @@ WORKS: dict[Callable[[PopLife], None], int] = {
     PopLife.redeliver: 6,
     PopLife.flush: 5,
     PopLife.save: 3,
+    PopLife.delete_topic: 1,
 }

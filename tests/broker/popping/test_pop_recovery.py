@@ -1,10 +1,12 @@
 """What a broker knows of pops after it was stopped or killed."""
 
 import asyncio
+from dataclasses import replace
 from random import Random
 
 import pytest
 from tests.broker.folders import killed
+from tests.broker.headers import send_header
 from tests.broker.popping.poppers import EXPIRED, Popper, bodies
 from tests.broker.popping.test_pop_processor import after, committed, send
 from tests.store.making import settle
@@ -12,6 +14,7 @@ from tests.store.making import settle
 from pyromq.broker.broker import Broker
 from pyromq.broker.role import BrokerRole
 from pyromq.remoting.headers import DeleteGroup, DeleteTopic, UpdateConsumerOffset
+from pyromq.store.store_config import FlushMode
 from pyromq.testing import SimulatedDisk
 from pyromq.testing.killed_folder import keep_as_killed
 from pyromq.testing.simulated_disk import Loss
@@ -225,3 +228,35 @@ async def test_a_power_loss_restores_no_pop_of_a_deleted_topic_or_group(config, 
         there = await caller.bodies()
     async with Broker(config, clock, disk=after_loss) as broker:
         assert bodies(await Popper(await caller_to(broker), clock).pop()) == sorted(there)
+
+
+@pytest.mark.parametrize(
+    ("change", "left"),
+    [(DeleteGroup(group="g", remove_offsets=True), None), (UpdateConsumerOffset("g", "orders", 0, 2), 2)],
+)
+async def test_a_copy_that_is_flushed_after_a_deletion_or_reset_finishes_nothing(
+    config, clock, caller_to, change, left
+):
+    config = replace(config, store=replace(config.store, flush=FlushMode.SYNC))
+    async with Broker(config, clock, disk=SimulatedDisk()) as broker:
+        caller = await caller_to(broker)
+
+        async def flushed(header, body=b""):
+            response = caller.channel.call_soon(header, body, timeout=30)
+            await committed(caller, group="another")  # comes behind all that the request has led to
+            while not response.done():
+                broker.store.flush_due()
+                await asyncio.sleep(0)
+            assert (await response).code == 0
+
+        await caller.create_topic("orders", queues=1)
+        for body in (b"a", b"b"):
+            await flushed(send_header(topic="orders"), body)
+        await Popper(caller, clock).pop(1, invisible_ms=1_000)
+        await after(clock, 1)  # the message is copied, and the copy waits for its flush
+        await flushed(change)
+        await after(clock, 0)
+        broker.store.flush_due()
+        await after(clock, 0)
+        assert broker.pops.in_flight.count == 0
+        assert broker.offsets.find("g", "orders", 0) == left

@@ -178,6 +178,7 @@ class InFlight:
         """Remove a queue's messages in flight. The next pop begins at `next_offset`; existing handles expire."""
         for pop in queue.leases():
             self._unschedule(pop)
+            pop.leased = 0  # a copy that is flushed later must not finish the pop
         for pop in (*queue.order, *queue.moved.values()):
             queue.earliest_ms = max(queue.earliest_ms, pop.pop_ms + 1)
         self.count -= queue.in_flight

@@ -1,13 +1,17 @@
 """Checkpoints as Spark writes them, read and set anew; against a real broker, without Spark."""
 
+import errno
 import json
+import os
 import uuid
 
 import pytest
 
 from pyromq import Admin, Message, Producer
+from pyromq.cli.main import run
 from pyromq.errors import Unavailable, UsageError
 from pyromq.message import MessageQueue
+from pyromq.platforms import platform
 from pyromq.spark.monitoring.query_checkpoint import describe, read_checkpoint, reset_to
 from pyromq.spark.read.stream_offset import QueryStart, StreamOffset
 
@@ -73,6 +77,46 @@ def test_a_query_is_set_anew_behind_what_was_planned(folder, namesrv, topic, has
 @pytest.mark.parametrize(("place", "offsets"), [("earliest", [0, 0]), ("latest", [10, 10])])
 def test_a_query_is_set_to_an_end(folder, namesrv, place, offsets):
     assert list(reset_to(folder.path, namesrv, place).positions.values()) == offsets
+
+
+@pytest.mark.parametrize(
+    ("place", "code", "text"),
+    [
+        ("yesterday", 2, """--reset is 'yesterday'; write earliest, latest, or {"orders":"""),
+        ("group", 2, "--reset is 'group'; a reset is to earliest, latest, or a table of offsets"),
+        ('{"nosuch":{"broker-a":{"0":1}}}', 1, "--reset names topic 'nosuch', which this read does not have"),
+        ('{"TOPIC":{"broker-a":{"9":1}}}', 1, "--reset names queue 9 of topic TOPIC"),
+        (
+            '{"TOPIC":{"broker-a":{"0":99}}}',
+            1,
+            "--reset of queue 0 of topic TOPIC at broker-a is 99; the queue holds 0 to 10\n",
+        ),
+    ],
+)
+def test_a_place_that_is_wrong_is_refused_in_the_words_of_the_command(
+    folder, namesrv, topic, capsys, place, code, text
+):
+    before = {path: path.read_bytes() for path in folder.path.rglob("*") if path.is_file()}
+    arguments = ["spark", "describe", str(folder.path), "--namesrv", namesrv, "--yes"]
+
+    assert run([*arguments, "--reset", place.replace("TOPIC", topic)]) == code
+
+    err = capsys.readouterr().err
+    assert text.replace("TOPIC", topic) in err
+    assert "startingOffsets" not in err
+    assert "failOnDataLoss" not in err
+    assert before == {path: path.read_bytes() for path in folder.path.rglob("*") if path.is_file()}
+
+
+def test_a_reset_on_a_full_disk_leaves_the_checkpoint_whole(folder, namesrv, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    before = (folder.path / "offsets" / "1").read_bytes()
+    monkeypatch.setattr(platform, "sync", full)
+    with pytest.raises(OSError, match="No space left"):
+        reset_to(folder.path, namesrv, "latest")
+    assert (folder.path / "offsets" / "1").read_bytes() == before
 
 
 def test_queues_of_a_broker_that_is_away_are_moved_by_a_table_only(folder, namesrv, topic):

@@ -32,6 +32,7 @@ from pyromq.spark.jobs.settings import JOBS, Summary, build, flags, is_required,
 PY4J_BEGINS = "An error occurred while calling "  # py4j's first line, which does not name the cause
 CAUSED_BY = "Caused by: "  # begins the line of an inner exception in a Java stack trace
 RAISED = re.compile(r"^[A-Za-z_][\w.]*: .+$", re.MULTILINE)  # last line of a traceback; the others are indented
+READ_THE_REST = "; set failOnDataLoss to false to read the rest"  # advice for a read
 NO_SPARK = f"Spark is not installed; it needs Java 17 or 21, and: {install_command('spark')}"
 
 
@@ -231,21 +232,31 @@ def describe(checkpoint: Path, namesrv: str, reset: str | None, yes: bool, outpu
 
     Stop the query before a reset.
     """
-    from pyromq.spark.given_options import read_options
+    from pyromq.spark.monitoring.query_checkpoint import check_place, read_checkpoint, reset_to
     from pyromq.spark.monitoring.query_checkpoint import describe as described
-    from pyromq.spark.monitoring.query_checkpoint import read_checkpoint, reset_to
-    from pyromq.spark.options import STREAM
 
     export_to_environment()
     if reset is not None:
-        with _usage():
-            read_options({"subscribePattern": ".*", "startingOffsets": reset}, STREAM)
+        with _usage(), _naming_reset():
+            check_place(reset)
             if not yes and not sys.stdin.isatty():
                 raise UsageError("there is no terminal for a confirmation, and nothing is changed; add --yes")
         if not yes:
             confirm(f"set the query of {checkpoint} to {reset}?")
-        reset_to(checkpoint, namesrv, reset)
+        with _naming_reset():
+            reset_to(checkpoint, namesrv, reset)
     show_rows(described(read_checkpoint(checkpoint), namesrv), output, empty="the query has not started yet")
+
+
+@contextmanager
+def _naming_reset() -> Iterator[None]:
+    """Let errors name --reset instead of options of the source, which this command does not have."""
+    try:
+        yield
+    except MQError as error:
+        text = re.sub(r"(option )?\bstartingOffsets\b", "--reset", str(error))
+        error.args = (text.replace("earliest, latest, group, or", "earliest, latest, or").removesuffix(READ_THE_REST),)
+        raise
 
 
 @spark.command()

@@ -9,6 +9,7 @@ A file N may have a checksum file `.N.crc`.
 from __future__ import annotations
 
 import json
+import stat
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from pyromq.spark.micro_batch import DONE, HEADING, PLANNED, StreamCheckpoint
 from pyromq.spark.options import STREAM
 from pyromq.spark.read.bounds import ReadBounds
 from pyromq.spark.read.stream_offset import StreamOffset, read_stream_offset
+from pyromq.whole_file import replace_file
 
 GROUP = "pyromq-spark-checkpoint"
 
@@ -101,6 +103,7 @@ def reset_to(folder: Path, namesrv: str, place: str) -> StreamOffset:
     number again, since the query continues from the state of the previous batch. Raises `UsageError`, `DataLoss`, and
     `Unavailable` if a broker with queues to reset is not registered.
     """
+    check_place(place)
     checkpoint = read_checkpoint(folder)
     if checkpoint.batch is None or checkpoint.done is None:
         raise UsageError(f"the query of {folder} has no batch that is done; delete the folder and use startingOffsets")
@@ -123,8 +126,16 @@ def reset_to(folder: Path, namesrv: str, place: str) -> StreamOffset:
     _write(folder / PLANNED / str(newest), offset)
     if newest != checkpoint.batch:
         commits = folder / DONE
-        (commits / str(newest)).write_bytes((commits / str(checkpoint.batch)).read_bytes())
+        done = commits / str(checkpoint.batch)
+        _replace(commits / str(newest), done.read_bytes(), like=done)
     return offset
+
+
+def check_place(place: str) -> None:
+    """Raise `UsageError` if a query cannot be reset to `place`."""
+    if place.strip().lower() == "group":
+        raise UsageError(f"option startingOffsets is {place!r}; a reset is to earliest, latest, or a table of offsets")
+    read_options({"subscribePattern": ".*", "startingOffsets": place}, STREAM)
 
 
 def _check_brokers(done: StreamOffset, reader: QueueReader, namesrv: str) -> None:
@@ -150,7 +161,12 @@ def _read(path: Path) -> StreamOffset:
 def _write(path: Path, offset: StreamOffset) -> None:
     lines = path.read_text(encoding="utf-8").splitlines()[:HEADING]
     path.with_name(f".{path.name}.crc").unlink(missing_ok=True)  # checksum of the file's old content
-    path.write_text("\n".join([*lines, json.dumps(offset.as_json())]), encoding="utf-8", newline="\n")
+    _replace(path, "\n".join([*lines, json.dumps(offset.as_json())]).encode(), like=path)
+
+
+def _replace(path: Path, content: bytes, *, like: Path) -> None:
+    """Write a file durably, with the permissions of `like`: on a full disk, a checkpoint must stay whole."""
+    replace_file(path, content, mode=stat.S_IMODE(like.stat().st_mode))
 
 
 def _remove(path: Path) -> None:

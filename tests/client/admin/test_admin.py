@@ -2,6 +2,8 @@
 
 import pytest
 
+from pyromq.broker.broker import Broker
+from pyromq.broker.config import BrokerConfig, ConfiguredRole
 from pyromq.client.admin.async_admin import AsyncAdmin
 from pyromq.client.client_hooks import Decision
 from pyromq.client.producer.transaction_producer import AsyncTransactionProducer
@@ -310,6 +312,15 @@ async def test_without_a_broker_the_name_server_is_named():
         admin = await cluster.admin()
         with pytest.raises(Unavailable, match=f"no broker is registered at name server {cluster.namesrv}"):
             await admin.create_topic("orders")
+
+
+async def test_without_a_master_the_slaves_are_named(tmp_path):
+    async with Cluster(brokers=0) as cluster:
+        config = BrokerConfig(tmp_path, port=0, namesrv=(cluster.namesrv,), role=ConfiguredRole.SLAVE, broker_id=1)
+        async with Broker(config):
+            admin = await cluster.admin()
+            with pytest.raises(Unavailable, match=r"no master is registered at .*, only slaves of broker-a"):
+                await admin.create_topic("orders")
 
 
 async def test_an_admin_that_is_not_running_says_so(cluster):

@@ -76,15 +76,18 @@ class ClusterBrokers:
             raise UsageError(f"cluster {cluster!r} does not exist; there is {listed(table.clusters)}")
         if broker is not None and broker not in table.brokers:
             raise UsageError(f"broker {broker!r} is not registered; there is {listed(table.brokers)}")
-        masters = masters_of(
-            each
+        brokers = {
+            name: each
             for name, each in table.brokers.items()
             if (cluster is None or name in table.clusters[cluster]) and (broker is None or name == broker)
-        )
-        if not masters:
-            where = ";".join(self._cluster.name_servers.addresses)
-            raise Unavailable(f"no broker is registered at name server {where}; start a broker with this name server")
-        return masters
+        }
+        if masters := masters_of(brokers.values()):
+            return masters
+        where = f"registered at name server {';'.join(self._cluster.name_servers.addresses)}"
+        if brokers:
+            advice = "start the master, or wait until the replica set has elected one"
+            raise Unavailable(f"no master is {where}, only slaves of {listed(brokers)}; {advice}")
+        raise Unavailable(f"no broker is {where}; start a broker with this name server")
 
     async def ask(self, address: str, header: Header, body: bytes = b"") -> Response:
         """Return the response of the broker at `host:port`. Raises its refusal, or `Unavailable`."""

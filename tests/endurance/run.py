@@ -45,6 +45,11 @@ class Report:
     confirmed: int = 0
     faults: list[str] = field(default_factory=list)
 
+    @property
+    def is_good(self) -> bool:
+        """Whether no fault was found, and no judged series rises."""
+        return not self.faults and all(is_flat for is_flat, _ in self.measurements.verdicts())
+
     def take(self, verdict: Verdict, where: str) -> None:
         self.sent += verdict.sent
         self.confirmed += verdict.confirmed
@@ -155,7 +160,7 @@ def main() -> int:
         f"{report.rounds} rounds, {len(report.kills)} kills, {report.sent} sent, {report.confirmed} confirmed,"
         f" {len(report.faults)} faults; {rising} of {len(verdicts)} series rise; the picture is {chosen.to}"
     )
-    return 1 if report.faults or rising else 0
+    return 0 if report.is_good else 1
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from .measuring import Measurements, draw
-from .run import endure
+from .run import Report, endure
 
 
 @pytest.mark.slow
@@ -30,6 +30,35 @@ def test_a_leak_is_named_with_its_rise() -> None:
     (is_flat, _), (is_other_flat, text) = measurements.verdicts()
     assert is_flat and not is_other_flat
     assert "b: 6" in text and "RISES by +2" in text
+
+
+def test_the_warm_part_is_not_judged() -> None:
+    measurements = Measurements()
+    for at in range(60):
+        value = 2.0 * at if at < 15 else 30 + 0.04 * (at - 15)
+        measurements.add("a", "MB", value)
+        measurements.series["a"].points[-1] = (60.0 * at, value)
+    [(is_flat, text)] = measurements.verdicts()
+    assert is_flat, text
+
+
+def test_waits_are_measured_since_the_last_look() -> None:
+    measurements = Measurements()
+    for waits in ([1.0, 2.0, 30.0], [5.0], []):
+        for seconds in waits:
+            measurements.note_wait("send", seconds)
+        measurements.add_waits()
+    found = {name: [value for _, value in series.points] for name, series in measurements.series.items()}
+    assert found == {"send: p50": [2_000, 5_000], "send: p99": [30_000, 5_000]}
+
+
+@pytest.mark.parametrize(("fault", "rise", "is_good"), [(False, 0, True), (True, 0, False), (False, 30, False)])
+def test_a_run_ends_well_without_faults_and_rises(fault: bool, rise: float, is_good: bool) -> None:
+    report = Report(Measurements(), faults=["lost"] if fault else [])
+    for at in range(60):
+        report.measurements.add("a", "MB", 50.0)
+        report.measurements.series["a"].points[-1] = (60.0 * at, 50.0 + at % 3 + rise * at / 60)
+    assert report.is_good is is_good
 
 
 @pytest.mark.slow  # matplotlib is loaded

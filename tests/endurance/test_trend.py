@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from .trend import LEAST_POINTS, MAX_POINTS, trend_of
+from .trend import LEAST_POINTS, MAX_POINTS, Trend, trend_of
 
 
 def series(rise, noise, count=200):
@@ -22,6 +22,17 @@ def test_a_rise_is_found_in_noise():
 @pytest.mark.parametrize("count", [LEAST_POINTS, 50, 3 * MAX_POINTS + 1])
 def test_noise_alone_is_flat(count):
     assert trend_of(series(rise=0, noise=2, count=count)).is_flat(allowance=1)
+
+
+def test_only_a_sure_rise_counts():
+    assert Trend(middle=50, rise=3, low=1, high=5).is_flat(allowance=2)
+    assert not Trend(middle=50, rise=3, low=2.5, high=5).is_flat(allowance=2)
+
+
+def test_outliers_do_not_move_a_long_series():
+    points = series(rise=0, noise=0.1, count=3 * MAX_POINTS)
+    points[::3] = [(at, 0) for at, _ in points[::3]]
+    assert trend_of(points).middle == pytest.approx(50, abs=1)
 
 
 def test_a_fall_is_flat():

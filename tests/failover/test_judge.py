@@ -188,6 +188,12 @@ def test_a_message_before_one_that_was_confirmed_earlier(made):
     assert made.faults() == {What.DISORDER}
 
 
+def test_a_message_before_several_of_which_one_was_confirmed_earlier(made):
+    made.change(Sent, "a1", answered_at=8.0)
+    made.change(Sent, "a0", sent_at=4.5, answered_at=4.6)
+    assert What.DISORDER in made.faults()
+
+
 def test_a_history_is_the_same_after_it_was_saved(made, tmp_path):
     history = History(made.lines)
     history.save(tmp_path / "history")
@@ -207,6 +213,11 @@ def test_a_message_that_no_group_saw_before_retention_deleted_it_is_lost(made):
     made.drop(Seen, "a0")
     made.add(Deleted("t", 0, before=2))
     assert made.faults() == {What.LOST, What.UNDELIVERED}
+
+
+def test_what_a_group_saw_behind_the_deleted_messages_must_be_there(made):
+    made.add(Deleted("t", 0, before=2), Seen("g", "t", 0, 77, "unanswered", 2.6))
+    assert made.faults() == {What.GONE}
 
 
 def test_groups_that_saw_different_messages_at_a_deleted_place_are_a_fault(made):

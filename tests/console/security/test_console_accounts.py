@@ -253,6 +253,37 @@ async def test_signing_out_and_a_new_password_end_sessions(signed):
     await signed.sign_in("viewer", new)
 
 
+async def test_an_account_that_is_made_again_has_no_former_sessions(signed, on_disk):
+    await signed.sign_in("admin")
+    other = httpx.AsyncClient(
+        transport=signed.client._transport, base_url="http://127.0.0.1:8876", follow_redirects=True
+    )
+    async with other:
+        await other.post("/sign-in", data={"name": "viewer", "password": PASSWORD})
+        signed.form_at = "/accounts"
+        await signed.post("/accounts/delete", name="viewer")
+        on_disk.save("viewer", role="admin", password="another password")
+        assert "<title>Sign in" in (await other.get("/")).text
+
+
+async def test_a_session_ends_after_its_hours(clock):
+    known = sessions.Sessions(clock, hours=8)
+    session = known.begin("ann")
+    await clock.advance(8 * 3600 - 1)
+    assert known.find(session.key) is session
+    await clock.advance(1)
+    assert known.find(session.key) is None
+
+
+def test_the_last_administrator_keeps_the_role(tmp_path):
+    accounts = ConsoleAccounts(tmp_path / "accounts.json")
+    accounts.save("ann", role="admin", password=PASSWORD)
+    with pytest.raises(UsageError, match="ann is the last administrator"):
+        accounts.save("ann", role="operator")
+    accounts.save("bob", role="admin", password=PASSWORD)
+    accounts.save("ann", role="operator")
+
+
 async def test_the_first_account_is_an_administrators(browser):
     browser.form_at = "/accounts"
     fields = {"name": "anna", "password": PASSWORD, "password_again": PASSWORD, "back": "/accounts"}

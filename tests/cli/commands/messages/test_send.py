@@ -71,6 +71,18 @@ def test_lines_of_one_ordering_key_go_to_one_queue_in_order(cli, served):
     assert [record["queue_offset"] for record in records] == list(range(600))
 
 
+def test_what_consume_prints_can_be_sent_again(cli, served):
+    cli("send", "send-again", "x", "--keys", "k", "--property", "color=red")
+    printed = cli("consume", "send-again", "--from", "beginning", "--until", "now", "-o", "json").out
+    line = json.loads(printed)
+    line["properties"] |= {"UNIQ_KEY": line["message_id"], "DELAY": "3"}
+    assert cli("send", "send-again-to", "--input", "json", stdin=json.dumps(line).encode()).code == 0
+    again = json.loads(cli("consume", "send-again-to", "--from", "beginning", "--until", "now", "-o", "json").out)
+    assert (again["body"], again["keys"], again["properties"]["color"]) == ("x", ["k"], "red")
+    assert "DELAY" not in again["properties"]
+    assert again["message_id"] != line["message_id"]
+
+
 def test_lines_of_json_have_their_own_ordering_keys(cli, served):
     lines = [{"body": f"{number}", "ordering_key": f"sensor-{number % 50}"} for number in range(200)]
     lines.append({"body": "200"})

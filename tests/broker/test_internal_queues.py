@@ -4,7 +4,7 @@ import pytest
 from tests.waiting import PATIENCE_SECONDS
 
 from pyromq.broker.consuming.consumer_offsets import ConsumerOffsets
-from pyromq.broker.internal_queues import InternalQueues
+from pyromq.broker.internal_queues import FlushedProgress, InternalQueues
 from pyromq.message import StoredMessage
 from pyromq.store.json_file import JsonFile
 from pyromq.store.message_store import MessageStore
@@ -47,6 +47,17 @@ def test_records_of_several_queues_are_applied_in_log_order_and_then_as_they_are
     put(store, "other", b"-")
     put(store, "ledger", b"5", 1)
     assert applied[4:] == [("ledger", 1, b"5")]
+
+
+def test_progress_is_saved_although_newer_progress_comes_all_the_time(store):
+    progress = FlushedProgress(store)
+    put(store, "runs", b"1")
+    progress.hold(1)
+    flushed = store.wait_flushed(store.max_log_offset)
+    put(store, "runs", b"2")
+    progress.hold(2)
+    assert flushed.result(PATIENCE_SECONDS)
+    assert progress.take() == 1
 
 
 def test_records_before_the_stored_progress_are_not_applied_again(store, offsets, queues):

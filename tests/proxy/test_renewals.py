@@ -115,6 +115,15 @@ async def test_messages_of_a_client_that_terminates_come_again_soon(calls, proxy
     assert (await come_again(calls), held(proxy)) == ([2], 0)
 
 
+async def test_messages_of_a_client_that_begins_anew_under_its_name_come_again_soon(calls, proxy, cluster, pushed):
+    await calls("NotifyClientTermination", service.NotifyClientTerminationRequest(group=BILLING))
+    _stream, _ = await calls.settings(subscription("billing", "orders", proto.PUSH_CONSUMER))
+
+    await work(cluster, proxy, 10)
+
+    assert (await come_again(calls), held(proxy)) == ([2], 0)
+
+
 async def test_messages_of_a_client_that_falls_silent_come_again(proxy, cluster, calls):
     async with Calls(proxy.address, "dying") as dying:
         await calls.send(message())

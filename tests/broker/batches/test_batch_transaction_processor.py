@@ -27,6 +27,7 @@ from pyromq.remoting.headers import (
     RollBackBatch,
     SendHalfRun,
 )
+from pyromq.store.retention import DiskUse
 from pyromq.store.store_config import FlushMode
 from pyromq.testing.fake_clock import settle
 
@@ -287,6 +288,13 @@ async def test_an_attempt_that_is_not_whole_is_not_committed(batches):
     assert await batches.visible() == ["1"]
 
 
+async def test_a_commit_that_leaves_messages_out_is_refused(batches):
+    await batches.run(["1", "2"])
+    await batches.commit({"a": 1}, code=ResponseCode.BATCH_INCOMPLETE)
+    await batches.commit({"a": 2})
+    assert await batches.visible() == ["1", "2"]
+
+
 async def test_a_run_after_the_decision_is_refused(batches):
     await batches.run(["0"])
     await batches.commit({})
@@ -446,6 +454,19 @@ async def test_a_decision_is_forgotten_in_time(batches, broker, clock):
     clock.jump(2)
     await clock.advance(120)
     await batches.find(code=ResponseCode.QUERY_NOT_FOUND)
+
+
+async def test_a_decision_is_kept_until_its_messages_are_visible(batches, broker, clock):
+    await batches.run(["1", "2"])
+    broker.batches.commit("t", [BatchAttempt("a", 2)])
+    broker.store.log_tail.suspend("no room")
+    free, broker.store.retention.measure = broker.store.retention.measure, lambda path: DiskUse(path, 99, 1)
+    clock.jump(LEDGER + 1)
+    await clock.advance(110)
+    assert not (await batches.find()).visible
+    broker.store.retention.measure = free
+    await clock.advance(5)
+    assert await batches.visible() == ["1", "2"]
 
 
 async def test_a_clock_set_forward_rolls_nothing_back(batches, clock):

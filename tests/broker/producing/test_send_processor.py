@@ -633,3 +633,13 @@ async def test_too_many_unconfirmed_sends_are_refused(flushing, disk, monkeypatc
     disk.works.set()
     assert [answer.code for answer in await asyncio.gather(*pending)] == [0] * 3
     await flushing.ask(header(), b"x")
+
+
+async def test_store_times_never_decrease_though_the_clock_is_set_back(broker, caller, clock):
+    await caller.create_topic("orders")
+    for seconds in (0, 0, -3600, 0):
+        clock.jump(seconds)
+        await caller.send("orders", properties="a\x011")
+    times = [message.store_ms for message in await caller.messages("orders", 0)]
+    assert len(times) == 4
+    assert times == sorted(times)

@@ -643,3 +643,11 @@ async def test_store_times_never_decrease_though_the_clock_is_set_back(broker, c
     times = [message.store_ms for message in await caller.messages("orders", 0)]
     assert len(times) == 4
     assert times == sorted(times)
+
+
+async def test_a_queue_that_a_topic_no_longer_has_gets_no_message(caller):
+    await caller.create_topic("orders", queues=4)
+    for _ in range(3):
+        await caller.send("orders", queue_id=3)
+    await caller.create_topic("orders", queues=1)
+    await caller.ask(header(topic="orders", queue_id=3), b"x", code=1)

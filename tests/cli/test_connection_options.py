@@ -11,6 +11,7 @@ from pyromq import ConnectionConfig, TlsConfig
 from pyromq.cli import connection_options
 from pyromq.cli.main import COMMANDS
 from pyromq.client.cluster.environment import connections_of
+from pyromq.errors import UsageError
 from pyromq.net.tls.tls_server import ServerTlsConfig, TlsMode
 
 
@@ -147,6 +148,13 @@ def test_a_secret_may_be_in_a_file(given, tmp_path):
     assert given("--access-key", "me", "--secret-key", "4711") == account
     with pytest.raises(click.BadParameter, match="nowhere cannot be read"):
         given("--access-key", "me", "--secret-key", "@nowhere")
+
+
+def test_a_missing_half_of_an_account_is_named_as_option_and_variable(given):
+    with pytest.raises(UsageError, match=r"^secret_key is empty.*; give .*, --secret-key or PYROMQ_SECRET_KEY$"):
+        given("--access-key", "me")
+    with pytest.raises(UsageError, match=r"^access_key is empty.*; give .*, --access-key or PYROMQ_ACCESS_KEY$"):
+        given("--secret-key", "4711")
 
 
 def test_options_and_environment_add_up(given, monkeypatch):

@@ -55,7 +55,10 @@ class AccessKeySigner:
     def __post_init__(self) -> None:
         if not self.access_key or not self.secret_key:
             missing = "secret_key" if self.access_key else "access_key"
-            raise UsageError(f"{missing} is empty: an account is its access key and its secret key together")
+            raise UsageError(
+                f"{missing} is empty: an account is its access key and its secret key together; give"
+                f" ConnectionConfig.{missing}, --{missing.replace('_', '-')} or PYROMQ_{missing.upper()}"
+            )
 
         if speedups.is_active and len(self.access_key) + len(self.security_token or "") < _MAX_COMPILED:
             added = list(self._added().items())

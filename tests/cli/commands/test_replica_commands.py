@@ -50,7 +50,7 @@ def test_a_planned_failover_says_how_long_it_took(cli, three):
 def test_failovers_that_cannot_be_say_why(cli, three, shared, monkeypatch):
     master = three.cluster.sets[0].master
     for arguments, text in (
-        (["broker-z", "--to", "1"], "replica set 'broker-z' has no registered broker; registered are broker-a"),
+        (["broker-z", "--to", "1"], "replica set 'broker-z' has no registered broker; registered: broker-a"),
         (["broker-a", "--to", "9"], "replica set broker-a has no replica 9; it has 1, 2, 3"),
         (["broker-a", "--to", str(master)], f"replica {master} is the master of broker-a already"),
         (["broker-a", "--to", str(others(three)[0]), "--accept-loss", "--yes"], "has a master"),

@@ -80,7 +80,7 @@ async def test_what_cannot_become_master_is_named(three: ReplicaSet) -> None:
     other = next(number for number in three.servers if number != master)
     async with AsyncAdmin(three.namesrv) as admin:
         sets = admin.replica_sets
-        with pytest.raises(UsageError, match="'stores' has no registered broker; registered are orders"):
+        with pytest.raises(UsageError, match="'stores' has no registered broker; registered: orders"):
             await sets.state("stores")
         with pytest.raises(UsageError, match="orders has no replica 9; it has 1, 2, 3"):
             await sets.hand_over("orders", 9)

@@ -69,7 +69,7 @@ class ReplicaSets:
         """Ask all replicas of a set for its state. Raises `Unavailable` if none of them answers."""
         table = (await self._brokers.table()).brokers
         if name not in table:
-            raise UsageError(f"replica set {name!r} has no registered broker; registered are {listed(table)}")
+            raise UsageError(f"replica set {name!r} has no registered broker; registered: {listed(table)}")
         return await ask_set(self._brokers, name, table[name], self._clock)
 
     async def hand_over(self, name: str, number: int) -> float:

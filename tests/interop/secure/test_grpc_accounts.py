@@ -61,6 +61,7 @@ def orders(guarded, topic) -> str:
         for _ in range(100):
             with suppress(MQError):
                 admin.create_topic(topic, 2)
+                admin.create_topic(f"{topic}-orphans", 2)
                 return topic
             time.sleep(0.3)
     raise AssertionError("no broker has registered")
@@ -89,6 +90,7 @@ def test_an_account_may_do_at_javas_broker_what_it_has_rights_for(program, guard
     assert {each["body"] for each in found} == {"normal", "fifo", "delay", "commit"}
     again = run_as("reader-1", "push", orders, f"pushed-{orders}", "*", 8, 1)
     assert sorted(each["attempt"] for each in again) == [1] * 4 + [2] * 4
-    (asked, *_) = run_as("writer-1", "orphan", orders)
+    # On a busy machine the broker may also ask about what was committed late: it asks a producer of the same topic.
+    (asked, *_) = run_as("writer-1", "orphan", f"{orders}-orphans")
     assert asked["body"] == "orphan"
     assert "no permission" in refusal("writer-1", "receive", orders, "billing", "*", 1)

@@ -1,12 +1,14 @@
 """Periodic work: runs when it is time, survives its failures, and ends with its owner."""
 
 import asyncio
+import gc
 import logging
+from contextlib import suppress
 
 import pytest
 
 from pyromq.errors import Unavailable
-from pyromq.net.tasks import Tasks, every
+from pyromq.net.tasks import Tasks, every, shared
 
 
 @pytest.fixture
@@ -142,3 +144,37 @@ async def test_a_task_that_has_ended_is_forgotten(tasks):
     await asyncio.sleep(0)
     assert tasks._tasks == set()
     await tasks.stop()
+
+
+async def test_a_cancelled_caller_leaves_a_shared_future_to_the_others():
+    future = asyncio.get_running_loop().create_future()
+    first, second = (asyncio.create_task(shared(future)) for _ in range(2))
+    await asyncio.sleep(0)
+    first.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await first
+    future.set_result(7)
+    assert await second == 7
+
+
+async def test_an_error_after_the_only_caller_was_cancelled_is_not_logged():
+    logged = []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: logged.append(context["message"]))
+    future = asyncio.get_running_loop().create_future()
+    caller = asyncio.create_task(shared(future))
+    await asyncio.sleep(0)
+    caller.cancel()
+    with suppress(asyncio.CancelledError):
+        await caller
+    future.set_exception(Unavailable("no answer"))
+    del future
+    await asyncio.sleep(0)
+    gc.collect()
+    assert logged == []
+
+
+async def test_a_cancelled_shared_future_cancels_its_callers():
+    future = asyncio.get_running_loop().create_future()
+    future.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await shared(future)

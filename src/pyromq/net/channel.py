@@ -15,7 +15,7 @@ from pyromq.logs import logger_of
 from pyromq.net.connection import Connection
 from pyromq.net.connection_config import PLAIN, ConnectionConfig
 from pyromq.net.silent_servers import SilentServers
-from pyromq.net.tasks import take_error
+from pyromq.net.tasks import shared
 from pyromq.net.tls.certificate_dates import SOON_DAYS, expiry, lifetime
 from pyromq.net.tls.failures import refused_handshake
 from pyromq.remoting.command import Response
@@ -243,9 +243,8 @@ class Pool:
         opening = self._opening.get(address)
         if opening is None:
             opening = self._opening[address] = asyncio.create_task(self._open(address), name=f"connect to {address}")
-            opening.add_done_callback(take_error)
         try:
-            return await asyncio.shield(opening)  # cancelling one caller does not cancel the others
+            return await shared(opening)
         except asyncio.CancelledError:
             if opening.cancelled():
                 raise NotRunning(f"the client was closed while it connected to {address}") from None

@@ -12,7 +12,7 @@ from typing import Any, Self
 
 from pyromq.clock import Clock, SystemClock
 from pyromq.net.listening import all_accepted, stop_listening
-from pyromq.net.tasks import Tasks
+from pyromq.net.tasks import Tasks, shared
 
 PIECE_BYTES = 1 << 16
 
@@ -170,4 +170,4 @@ async def _closed(end: asyncio.StreamWriter) -> None:
 
     All callers share one future, so a cancelled caller must not cancel the future.
     """
-    await asyncio.shield(end.wait_closed())
+    await shared(asyncio.ensure_future(end.wait_closed()))

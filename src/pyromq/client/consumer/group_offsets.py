@@ -27,6 +27,7 @@ from pyromq.client.consumer.queue_offsets import QueueOffsets
 from pyromq.errors import DeadlineExceeded, MQError, ProtocolError, StoreCorrupt, StoreError
 from pyromq.logs import logger_of
 from pyromq.message import MessageQueue
+from pyromq.net.tasks import shared
 from pyromq.platforms import platform
 from pyromq.remoting.bodies import FILE, Body, decode_body, encode_body
 from pyromq.store.json_file import JsonFile
@@ -153,7 +154,7 @@ class _Calls(Generic[V]):
             self._next = asyncio.ensure_future(self._run())
         try:
             async with asyncio.timeout(self._timeout):
-                found, failure = await asyncio.shield(self._next)
+                found, failure = await shared(self._next)
         except TimeoutError:
             raise DeadlineExceeded(f"{self._name} took longer than {self._timeout:g} s") from None
         if isinstance(failure, MQError):

@@ -23,6 +23,7 @@ from pyromq.console.console_config import ConsoleConfig
 from pyromq.names import INNER_PRODUCER_GROUP, TOOLS_GROUP
 from pyromq.net.connection_config import ConnectionConfig
 from pyromq.net.silent_servers import SilentServers
+from pyromq.net.tasks import shared
 from pyromq.remoting.bodies import BrokerAddresses, ClusterTable, QueuesAtBroker, TopicRoute
 
 T = TypeVar("T")
@@ -114,7 +115,7 @@ class ClusterClients:
                 await asyncio.wait([self._taking], timeout=PATIENCE_SECONDS)
                 if not self._taking.done():
                     return known
-        return await asyncio.shield(self._taking)
+        return await shared(self._taking)
 
     async def snapshot_with(self, name: str, among: Callable[[ClusterSnapshot], Container[str]]) -> ClusterSnapshot:
         """Return a snapshot whose `among` contains the name.

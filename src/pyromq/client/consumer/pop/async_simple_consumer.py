@@ -30,7 +30,7 @@ from pyromq.json_body import json_reader
 from pyromq.logs import logger_of
 from pyromq.message import StoredMessage, SysFlag
 from pyromq.names import check_consumer_group
-from pyromq.net.tasks import every
+from pyromq.net.tasks import every, shared
 from pyromq.remoting.bodies import ConsumerEntry, HeartbeatBody
 from pyromq.remoting.headers.pop_headers import MAX_INVISIBLE_SECONDS, MAX_POPPED, MIN_INVISIBLE_SECONDS
 
@@ -310,7 +310,7 @@ class AsyncSimpleConsumer(AsyncLifespan):
         self._popping.add(task)
         task.add_done_callback(self._popping.discard)
         try:
-            return await asyncio.shield(task)
+            return await shared(task)
         except asyncio.CancelledError:
             task.add_done_callback(self._make_visible)
             raise

@@ -46,7 +46,7 @@ def test_a_wrong_interval_is_refused_before_anything_starts(monkeypatch, capsys)
     monkeypatch.setenv("PATH", "")
     arguments = ["--topics", "orders", "--to", "/lake", "--checkpoint", "/checkpoint", "--every", "banana"]
     assert run(["spark", "archive", *arguments]) == 2
-    assert "--every is 'banana'; write a length of time" in capsys.readouterr().err
+    assert "--every is 'banana'; write a duration" in capsys.readouterr().err
 
 
 def test_settings_come_from_a_file_and_mistakes_in_it_are_named(tmp_path, capsys):

@@ -147,7 +147,7 @@ def test_errors_name_the_flags(arguments, text, capsys):
     ],
 )
 def test_options_of_spark_are_followed_by_their_flags(job, text, hint):
-    assert spark_commands._in_flags(text, JOBS[job]) == f"{text} {hint}"
+    assert spark_commands._in_flags(text, JOBS[job], {}) == f"{text} {hint}"
 
 
 def test_a_query_is_not_moved_where_nobody_can_be_asked(tmp_path, capsys, monkeypatch):

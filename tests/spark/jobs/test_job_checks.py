@@ -299,6 +299,9 @@ def test_a_command_ends_with_wrong_usage_and_names_the_flag(capsys):
     assert "option topic is set by --to-topic; leave it out of --to-option\n" in capsys.readouterr().err
     assert command(["spark", "mirror", *flags, "--option", "group=a"]) == 2
     assert "option group is set by --group; leave it out of --option\n" in capsys.readouterr().err
+    for option in ("group=a b", "deadlineMs=never"):
+        assert command(["spark", "mirror", *flags, "--to-option", option]) == 2
+        assert f"(here: --to-option {option.partition('=')[0]}=VALUE)" in capsys.readouterr().err
 
 
 def test_a_file_of_settings_has_its_options_checked_as_well(tmp_path, capsys):

@@ -9,7 +9,7 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import MISSING, Field
 from functools import partial
@@ -33,6 +33,7 @@ PY4J_BEGINS = "An error occurred while calling "  # py4j's first line, which doe
 CAUSED_BY = "Caused by: "  # begins the line of an inner exception in a Java stack trace
 RAISED = re.compile(r"^[A-Za-z_][\w.]*: .+$", re.MULTILINE)  # last line of a traceback; the others are indented
 READ_THE_REST = "; set failOnDataLoss to false to read the rest"  # advice for a read
+PAIRS = ("option", "to_option")  # settings that are lists of options, NAME=VALUE, of the source and of the sink
 NO_SPARK = f"Spark is not installed; it needs Java 17 or 21, and: {install_command('spark')}"
 
 
@@ -78,13 +79,13 @@ def _run(name: str, file: Path | None, output: str, **given: Any) -> int:
 
     job = JOBS[name]
     export_to_environment()
-    with _usage(), _naming_flags(job, file):
+    with _usage(), _naming_flags(job, file, given):
         values = _from_file(file) | {key: value for key, value in given.items() if value not in (None, ())}
         settings = build(job, values)
         check_job(name, settings)
     _check_java()
     _choose_python(settings.session.master, settings.session.conf)
-    with _naming_flags(job, file):
+    with _naming_flags(job, file, given):
         summary = _with_progress(lambda show: run(name, settings, show))
     show_rows(summary.rows, output, empty="no queues")
     for note in summary.notes:
@@ -102,18 +103,21 @@ def _usage() -> Iterator[None]:
 
 
 @contextmanager
-def _naming_flags(job: type, file: Path | None) -> Iterator[None]:
+def _naming_flags(job: type, file: Path | None, given: Mapping[str, Any]) -> Iterator[None]:
     """Let errors name flags instead of settings, unless the settings come from a file."""
     try:
         yield
     except MQError as error:
         if file is None:
-            error.args = (_in_flags(str(error), job),)
+            error.args = (_in_flags(str(error), job, given),)
         raise
 
 
-def _in_flags(message: str, job: type) -> str:
-    """Return an error message with settings replaced by flags. Flags for options of source and sink are appended."""
+def _in_flags(message: str, job: type, given: Mapping[str, Any]) -> str:
+    """Return an error message with settings replaced by flags. Flags for options of source and sink are appended.
+
+    An option that only `--to-option` has `given` gets this flag.
+    """
     from pyromq.spark.options import names_of
     from pyromq.spark.read.read_options import ReadOptions
     from pyromq.spark.write.sink_options import SinkOptions
@@ -123,11 +127,16 @@ def _in_flags(message: str, job: type) -> str:
     for name in settings:
         called = rf"\bsetting {name}\b" + (rf"|\b{name}\b" if "_" in name else "")
         message = re.sub(called, _dashed(name), message)
+    of_source, of_target = (
+        {pair.partition("=")[0].strip().lower() for pair in given.get(each) or ()} for each in PAIRS
+    )
     hints = []
     for name in dict.fromkeys([*names_of(ReadOptions), *names_of(SinkOptions)]):
         called = rf"\b{name}\b" if name.lower() != name else rf"\boptions? {name}\b"
         if re.search(called, message):
-            if name in flag_of:
+            if name.lower() in of_target - of_source:
+                hints.append(f"--to-option {name}=VALUE")
+            elif name in flag_of:
                 hints.append(flag_of[name])
             elif "option" in settings and name in names_of(ReadOptions):
                 hints.append(f"--option {name}=VALUE")

@@ -7,7 +7,8 @@ import pytest
 pytest.importorskip("pyarrow")
 pytest.importorskip("numpy")
 
-from pyromq.spark.micro_batch import StreamBatch, planned_batch
+from pyromq.errors import BatchDecided
+from pyromq.spark.micro_batch import DecidedWrite, StreamBatch, check_repeated, planned_batch
 
 QUERY = "4c2c8a2e"
 
@@ -44,8 +45,10 @@ def test_a_repeated_batch_has_the_same_content(checkpoint):
     find(checkpoint, 1, "c.txt", "b.txt")
     find(checkpoint, 2, "d.txt")
     assert content(checkpoint) == before
-    find(checkpoint, 1, "b.txt", "c.txt", name="1.compact")  # and Spark deletes the other one
-    (checkpoint / "sources" / "1" / "1").unlink()
+    path = checkpoint / "sources" / "1"
+    earlier = (path / "0").read_text().splitlines()[1:]
+    (path / "1.compact").write_text("\n".join([*(path / "1").read_text().splitlines(), *earlier]))  # of all steps
+    (path / "1").unlink()  # as Spark does
     assert content(checkpoint) == before
 
 
@@ -87,3 +90,12 @@ def test_a_query_without_a_place_of_its_own_has_it_below_the_sessions(checkpoint
     batch = StreamBatch(QUERY, 1, str(checkpoint.parent))
     assert batch.content(None, checkpoint.name) == content(checkpoint)
     assert batch.content(None, None) is None
+
+
+def test_a_repeated_write_must_have_the_decided_input():
+    decided = DecidedWrite("w", "a", 3)
+    check_repeated(decided, content="a", rows=4)
+    with pytest.raises(BatchDecided, match="w is decided, with other input"):
+        check_repeated(decided, content="b", rows=3)
+    with pytest.raises(BatchDecided, match="with 3 rows, and now has 4"):
+        check_repeated(decided, content=None, rows=4)

@@ -88,6 +88,15 @@ async def test_an_offset_that_another_program_changed_is_obeyed(config, clock, c
         assert bodies(await popper.pop()) == [b"d", b"e"]
 
 
+async def test_a_group_whose_offsets_another_program_removed_pops_from_the_beginning(config, clock, caller_to):
+    await popped(config, clock, caller_to, stop)
+    path = config.data / "config" / "consumerOffset.json"
+    path.write_text('{"offsetTable":{"other@g":{"0":3}}}')
+    async with Broker(config, clock) as broker:
+        popper = Popper(await caller_to(broker), clock)
+        assert bodies(await popper.pop()) == [b"a", b"b", b"c", b"d", b"e"]
+
+
 @pytest.mark.parametrize("end", [stop, kill])
 async def test_a_started_broker_follows_the_offset_that_a_request_sets(config, clock, caller_to, end):
     await popped(config, clock, caller_to, end)
@@ -165,6 +174,33 @@ async def test_messages_of_a_live_member_stay_invisible(broker, orders, popper, 
         assert await popper.pop() == []
     await popper.ack(received)
     assert await committed(orders) == 1
+
+
+async def test_a_message_that_a_live_member_gives_back_is_redelivered(broker, orders, popper, clock):
+    await orders.beat("worker", group="g")
+    await send(orders, "a")
+    (received,) = await popper.pop(invisible_ms=20_000, renewed_for="worker")
+    await popper.change(received, 5_000)
+    await orders.beat("worker", group="g")
+    await after(clock, 5)
+    assert bodies(await popper.pop()) == [b"a"]
+
+
+async def test_after_a_restart_members_can_connect_before_their_messages_are_due(config, clock, caller_to):
+    async with Broker(config, clock) as broker:
+        caller = await caller_to(broker)
+        await caller.create_topic("orders", queues=1)
+        await caller.beat("worker", group="g")
+        await send(caller, "a")
+        (received,) = await Popper(caller, clock).pop(renewed_for="worker")
+    await clock.advance(60)
+    async with Broker(config, clock) as broker:
+        popper = Popper(await caller_to(broker), clock)
+        await after(clock, 20)
+        assert await popper.pop() == []
+        await popper.ack(received)
+        await after(clock, 60)
+        assert await popper.pop() == []
 
 
 async def test_messages_of_a_member_whose_connection_was_replaced_are_redelivered(

@@ -8,7 +8,7 @@ import pytest
 from pyromq.remoting.command import BINARY, JSON, FrameSplitter, Response, decode_response, encode_request
 from pyromq.remoting.headers import MaxOffset
 
-from ..headers import send_header
+from ..headers import pull_header, send_header
 from .asking import signer
 
 BURST = 60
@@ -70,3 +70,27 @@ async def test_each_request_of_a_burst_is_judged_for_itself(guarded, account, se
     stored = (await admin.channel.call(MaxOffset("orders", 0), timeout=30)).check().fields["offset"]
     at_once = [kind for kind in kinds if kind in PASSING and not kind.startswith("delayed")]
     assert int(stored) == 1 + len(at_once)
+
+
+async def test_a_signature_that_is_wrong_at_one_place_is_refused(guarded, account):
+    await (await account("admin-1")).create_topic("orders", queues=1)
+    frames = [frame_of("plain", opaque) for opaque in range(30)]
+    for place, frame in enumerate(frames[2:]):
+        at = frame.index(b'"Signature":"') + len(b'"Signature":"') + place
+        frames[2 + place] = frame[:at] + (b"B" if frame[at : at + 1] == b"A" else b"A") + frame[at + 1 :]
+    codes = await codes_of(guarded, frames)
+    assert [codes[opaque] for opaque in range(30)] == [0, 0, *[1] * 28]
+
+
+async def test_rights_on_a_topic_and_a_group_are_none_on_others_of_equal_letters(guarded, account):
+    admin, reader = await account("admin-1"), await account("reader-1")
+    for topic in ("orders", "order"):
+        await admin.create_topic(topic, queues=1)
+        for _ in range(3):
+            await admin.send(topic)
+    for _ in range(3):
+        await reader.ask(pull_header(topic="orders", consumer_group="c"))
+    for _ in range(2):
+        await admin.ask(pull_header(topic="order", consumer_group="sc"))  # which the compiled parts then know
+    refused = await reader.ask(pull_header(topic="order", consumer_group="sc"), code=1)
+    assert refused.remark.startswith("AclException: ")

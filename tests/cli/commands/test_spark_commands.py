@@ -1,10 +1,12 @@
 """`pyromq spark`: flags, YAML, exit codes; jobs themselves are tested in tests/spark."""
 
+import logging
 import subprocess
 import sys
 
 import pytest
 
+from pyromq.cli.commands.spark_commands import quiet_py4j
 from pyromq.cli.main import run
 
 
@@ -60,3 +62,12 @@ def test_settings_come_from_a_file_and_mistakes_in_it_are_named(tmp_path, capsys
 def test_a_folder_that_is_no_checkpoint_is_named(tmp_path, capsys):
     assert run(["spark", "describe", str(tmp_path)]) == 1
     assert "is no checkpoint of a streaming query" in capsys.readouterr().err
+
+
+def test_calls_that_ctrl_c_interrupts_leave_no_stack_traces(caplog):
+    with quiet_py4j():
+        logging.error("Exception while sending command.")
+        logging.error("KeyboardInterrupt while sending command.")
+        logging.error("an error of the program")
+    logging.error("Exception while sending command.")
+    assert caplog.messages == ["an error of the program", "Exception while sending command."]

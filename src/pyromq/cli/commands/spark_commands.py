@@ -5,6 +5,7 @@ Flags come from the jobs' settings. pyspark is imported when a job runs.
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import shutil
@@ -85,7 +86,7 @@ def _run(name: str, file: Path | None, output: str, **given: Any) -> int:
         check_job(name, settings)
     _check_java()
     _choose_python(settings.session.master, settings.session.conf)
-    with _naming_flags(job, file, given):
+    with _naming_flags(job, file, given), quiet_py4j():
         summary = _with_progress(lambda show: run(name, settings, show))
     show_rows(summary.rows, output, empty="no queues")
     for note in summary.notes:
@@ -148,6 +149,21 @@ def _in_flags(message: str, job: type, given: Mapping[str, Any]) -> str:
 
 def _dashed(name: str) -> str:
     return f"--{name.replace('_', '-')}"
+
+
+@contextmanager
+def quiet_py4j() -> Iterator[None]:
+    """Drop the log lines of py4j about calls to Java that Ctrl-C interrupts: pages of Python's stack traces."""
+
+    def is_shown(record: logging.LogRecord) -> bool:
+        return not record.getMessage().endswith("while sending command.")
+
+    root = logging.root  # py4j logs these lines there
+    root.addFilter(is_shown)
+    try:
+        yield
+    finally:
+        root.removeFilter(is_shown)
 
 
 def _check_java() -> None:

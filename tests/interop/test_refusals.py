@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 from tests.interop.peers.servers import GenuineServers, OurServers
+from tests.waiting import PATIENCE_SECONDS, REQUEST_SECONDS
 
 from pyromq.clock import SystemClock
-from pyromq.net.channel import connect
+from pyromq.net.channel import Channel, connect
 from pyromq.record import BatchMember, encode_batch
 from pyromq.remoting.bodies import GroupConfig, encode_body
 from pyromq.remoting.dispatch import Dispatcher
@@ -113,14 +114,24 @@ async def answers(address: str, asked: list[Asked]) -> Found:
     channel = await connect(address, Dispatcher(), SystemClock())
     found = {}
     for name, header, body in asked:
-        response = await channel.call(header, body, timeout=10)
-        await asyncio.sleep(0.3 if name == "first message" else 0)  # the genuine broker fills its queues later
+        response = await channel.call(header, body, timeout=REQUEST_SECONDS)
+        if name == "first message":
+            await until_queued(channel)
         remark = re.sub(r"127\.0\.0\.1:\d+", "ADDRESS", (response.remark or "") if response.code else "")
-        remark = remark.replace("topic max length 127.", "topic max length.")  # ours says how long, as Java's client
+        # Ours names the topic and says how long it may be, as Java's client does.
+        remark = re.sub(r"^The specified topic\[.*?\]", "The specified topic", remark)
+        remark = remark.replace("topic max length 127.", "topic max length.")
         fields = {key: text for key, text in response.fields.items() if key != "msgId"}
         found[name] = response.code, remark, fields
     await channel.close()
     return found
+
+
+async def until_queued(channel: Channel) -> None:
+    """Wait until a pull finds the first message: the genuine broker fills its queues later than it answers."""
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while (await channel.call(pull(topic="pulled"), timeout=REQUEST_SECONDS)).code:
+            await asyncio.sleep(0.05)
 
 
 def compare(theirs: Found, ours: Found) -> None:

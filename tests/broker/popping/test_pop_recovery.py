@@ -12,7 +12,9 @@ from tests.broker.popping.test_pop_processor import after, committed, send
 from tests.store.making import settle
 
 from pyromq.broker.broker import Broker
+from pyromq.broker.confirmation import ReplicaRule
 from pyromq.broker.role import BrokerRole
+from pyromq.names import pop_retry_topic
 from pyromq.remoting.headers import DeleteGroup, DeleteTopic, UpdateConsumerOffset
 from pyromq.store.store_config import FlushMode
 from pyromq.testing import SimulatedDisk
@@ -296,3 +298,15 @@ async def test_a_copy_that_is_flushed_after_a_deletion_or_reset_finishes_nothing
         await after(clock, 0)
         assert broker.pops.in_flight.count == 0
         assert broker.offsets.find("g", "orders", 0) == left
+
+
+async def test_a_message_is_finished_only_when_its_copy_is_replicated(broker, orders, popper, clock):
+    await send(orders, "a")
+    await popper.pop(invisible_ms=1_000)
+    broker.confirmation.require_replicas(ReplicaRule(timeout_seconds=1))
+    await after(clock, 10)
+    assert broker.offsets.find("g", "orders", 0) == 0
+    assert broker.store.next_offset(pop_retry_topic("g", "orders"), 0) == 1
+    broker.confirmation.require_replicas(None)
+    await after(clock, 30)
+    assert b"a" in bodies(await popper.pop())

@@ -49,7 +49,7 @@ def test_saving_interns_no_new_names(tmp_path: Path, monkeypatch: pytest.MonkeyP
     intern = sys.intern
     monkeypatch.setattr(sys, "intern", lambda name: interned.append(name) or intern(name))
     _ = tmp_path / "another"
-    assert interned == ["another"]  # as a new Path does
+    assert interned == ["another"] * (sys.version_info < (3, 12))  # as a new Path does there
     file.save(b"{3}")
     assert set(interned) <= {"another", *file.path.parts}
 

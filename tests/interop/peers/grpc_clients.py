@@ -47,7 +47,7 @@ class GrpcClient:
             check=False,
         )
         if done.returncode:
-            raise RuntimeError(f"{arguments} fails:\n{done.stdout[-1000:]}{done.stderr[-3000:]}")
+            raise RuntimeError(f"{arguments} fails:\n{done.stdout[-1000:]}{done.stderr[-30_000:]}")
         return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
 
     def start(self, *arguments: str | int) -> Program:

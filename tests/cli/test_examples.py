@@ -147,10 +147,12 @@ class Stage:
 
     def _console(self, path):
         if path[-1] in ("delete", "list") and not Path("console").exists():
-            for name, folder in (("alice", "pyromq-console"), ("bob", "pyromq-console"), ("carol", "console")):
-                Path(folder).mkdir(exist_ok=True)
-                accounts = pytest.importorskip("pyromq.console.security.console_accounts").ConsoleAccounts
-                accounts(Path(folder) / "accounts.json").save(name, role="viewer", password="a long password of nobody")
+            accounts = pytest.importorskip("pyromq.console.security.console_accounts").ConsoleAccounts
+            for folder, viewers in (("pyromq-console", ["alice", "bob"]), ("console", ["carol"])):
+                saved = accounts(Path(folder) / "accounts.json")
+                saved.save("erin", role="admin", password="a long password of nobody")
+                for name in viewers:
+                    saved.save(name, role="viewer", password="a long password of nobody")
 
     def _delay(self, path):
         with Producer("shop", self.served.namesrv) as producer:

@@ -15,7 +15,6 @@ import click
 
 from pyromq.cli.connection_options import secret_in
 from pyromq.errors import UsageError
-from pyromq.whole_file import replace_file
 
 CONTEXT = "PYROMQ_CONTEXT"  # environment variable that selects a context
 SECRET = "PYROMQ_SECRET_KEY"
@@ -50,6 +49,8 @@ class ContextFile:
 
     def save(self) -> None:
         """Replace the file of contexts durably. Only its owner may read the file."""
+        from pyromq.whole_file import replace_file  # here: only commands that change contexts load it
+
         content = json.dumps({"current": self.current, "contexts": self.variables}, indent=2)
         replace_file(context_file_path(), content.encode())
 

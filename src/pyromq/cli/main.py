@@ -25,7 +25,7 @@ from pyromq.cli.command_tree import Group
 from pyromq.cli.connection_options import NAMESRV, connection_options, use
 from pyromq.cli.context_file import CONTEXT, variables_in_use
 from pyromq.cli.render import one_line
-from pyromq.errors import MQError
+from pyromq.errors import IllegalName, MQError
 from pyromq.logs import PARTIAL_RESULTS, logger_of
 
 # By command: module in commands/ with attribute, and a line of help. A module is imported when its command runs.
@@ -131,7 +131,7 @@ def run(arguments: Sequence[str]) -> int:
         if debug:
             raise
         click.echo(f"error: {one_line(error)}", err=True)
-        return 1
+        return 2 if isinstance(error, IllegalName) else 1
     code = result if isinstance(result, int) else 0
     return code or int(left_out.counted)  # exit code 1 for a partial result, which is no success
 

@@ -152,7 +152,7 @@ def test_wrong_options_are_shown_with_the_usage(cli, tmp_path):
 def test_illegal_topic_is_one_line_of_error(cli, served):
     refused = cli("send", "bad topic", "x")
 
-    assert refused.code == 1
+    assert refused.code == 2
     assert refused.err.startswith("error: The specified topic[bad topic] contains illegal characters")
     assert len(refused.err.splitlines()) == 1
 

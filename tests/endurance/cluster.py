@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import math
 import os
 import random
@@ -89,7 +90,6 @@ class EnduringCluster:
         self.tls = ConnectionConfig(tls=TlsConfig(authority=str(authority.file)))
         self._tasks: list[asyncio.Task[None]] = []
         self._one_accident = asyncio.Lock()  # the server is not killed while its disk is full or its certificate new
-        self.probes_lost = self.probes_sent = 0
 
     async def __aenter__(self) -> EnduringCluster:
         await self.server.start()
@@ -124,15 +124,15 @@ class EnduringCluster:
             first = seed * LOAD_MESSAGES
             async with Load(self.namesrv, history, seed=seed, pause_seconds=pause_seconds, first=first) as load:
                 kill = asyncio.create_task(self._kill(kill_after)) if kill_after is not None else None
-                churn = asyncio.create_task(self._churn(seed))
+                ending = asyncio.Event()
+                churn = asyncio.create_task(self._churn(seed, ending))
                 await asyncio.sleep(seconds / 2)
                 async with self._one_accident:
                     await self._fill_disk()
                     await self._change_certificate()
                 await asyncio.sleep(seconds / 2)
-                churn.cancel()
-                with suppress(asyncio.CancelledError):
-                    await churn
+                ending.set()
+                await churn
                 if kill is not None:
                     await kill
                 await load.stop_sending()
@@ -155,11 +155,11 @@ class EnduringCluster:
             for group in GROUPS:
                 await admin.delete_group(group)
 
-    async def _churn(self, seed: int) -> None:
-        """Make topics and groups, use and delete them; open and close connections of members. Until cancelled."""
+    async def _churn(self, seed: int, ending: asyncio.Event) -> None:
+        """Make topics and groups, use and delete them; open and close connections of members. Leaves none behind."""
         async with AsyncAdmin(self.namesrv) as admin, AsyncProducer("churn", self.namesrv) as producer:
             number = 0
-            while True:
+            while not ending.is_set():
                 number += 1
                 topic, group = f"churn-{seed}-{number}", f"churn-{seed}-{number}"
                 with suppress(MQError):  # the server may be down, or its disk full
@@ -223,9 +223,8 @@ class EnduringCluster:
             consumer = AsyncConsumer(PROBE, self.namesrv, config=CONSUMER)
             consumer.subscribe(PROBE, came)
             async with consumer:
-                while True:
-                    self.probes_sent += 1
-                    body = b"%d" % self.probes_sent
+                for number in itertools.count():
+                    body = b"%d" % number
                     begun[body] = loop.time()
                     with suppress(MQError), self._measurements.timed(f"{self.name}: send"):
                         await producer.send(Message(PROBE, body))
@@ -234,8 +233,7 @@ class EnduringCluster:
 
     def _forget(self, begun: dict[bytes, float], *, before: float) -> None:
         for body in [body for body, sent_at in begun.items() if sent_at < before]:
-            self.probes_lost += 1  # refused, or confirmed and not delivered: the load's history says which
-            del begun[body]
+            del begun[body]  # refused, or confirmed and not delivered: the load's history says which
 
     async def _poll_console(self) -> None:
         await self._get_again(f"http://127.0.0.1:{self._console_port}", PAGES, "console")

@@ -38,6 +38,6 @@ def test_remembered_decisions_take_little_memory():
         decisions = Decisions()
         for number in range(10 * REMEMBERED):
             decisions.note(identity(number), COMMIT)
-        assert tracemalloc.get_traced_memory()[1] < 700_000
+        assert tracemalloc.get_traced_memory()[1] < 900_000  # CPython without the lock takes 810,000
     finally:
         tracemalloc.stop()

@@ -58,7 +58,9 @@ def say(path, text):
 
 
 def named(python):
-    return shutil.which(python) or sys.exit(f"there is no {python}")
+    return shutil.which(python) or sys.exit(
+        f"no program is called {python}; PYTHONS takes programs, such as python3.12"
+    )
 
 
 def pythons_of_the_path():

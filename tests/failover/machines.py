@@ -58,7 +58,10 @@ class Server:
         if self._program is None or not self.runs:
             return {}
         pid = self._program.process.pid
-        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        try:
+            children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        except (FileNotFoundError, ProcessLookupError):  # another thread has just killed the process
+            return {}
         return {"broker": pid} | ({"console": int(children[0])} if children else {})
 
     async def start(self) -> None:

@@ -161,7 +161,8 @@ def _check(properties: Mapping[str, str], names: Collection[str], source: Path) 
         reason = _REFUSED.get((name, value.strip().lower())) or (value.strip() and _REFUSED_NAMES.get(name))
         if reason and name not in known:
             raise UsageError(f"{source}: {name}={value} is not possible: {reason}")
-    if unknown := [name for name in properties if name not in known | _WITHOUT_EFFECT | BROKER.keys()]:
+    accepted = known | _WITHOUT_EFFECT | BROKER.keys()
+    if unknown := [name for name in properties if name not in accepted]:
         raise UsageError(f"{source}: " + "; ".join(_unknown(name, known) for name in unknown))
     ignored = sorted(properties.keys() - known)
     if ignored:

@@ -71,7 +71,7 @@ class Tasks:
 
 
 def take_error(done: asyncio.Future[Any]) -> None:
-    """Retrieve the error of a finished future. The event loop logs an error that nobody retrieves."""
+    """Retrieve the error of a finished future, because the event loop logs errors that are not retrieved."""
     if not done.cancelled():
         done.exception()
 

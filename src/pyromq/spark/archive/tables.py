@@ -38,20 +38,22 @@ def holds_delta(location: str) -> bool | None:
     Spark can open URIs that pyarrow cannot, for example `s3a://...`.
     """
     try:
-        root = open_root(location)
-        return root.files.get_file_info(root.at("_delta_log")).type is pafs.FileType.Directory
+        return _is_delta(open_root(location))
     except (UsageError, OSError):
         return None
+
+
+def _is_delta(root: Root) -> bool:
+    return root.files.get_file_info(root.at("_delta_log")).type is pafs.FileType.Directory
 
 
 def check_format(location: str, form: str) -> None:
     """Raise `UsageError` if the folder holds an archive of the other format: no reader would find the new rows."""
     try:
         root = open_root(location)
-        parquet = root.exists(f"{BOOKS}/batches")
+        found = "delta" if _is_delta(root) else "parquet" if root.exists(f"{BOOKS}/batches") else form
     except (UsageError, OSError):  # pyarrow cannot open the URI, as in `holds_delta`
         return
-    found = "delta" if holds_delta(location) else "parquet" if parquet else form
     if found != form:
         raise UsageError(
             f"the archive at {location} has format {found}, and setting format is {form}: write {found}, or name"

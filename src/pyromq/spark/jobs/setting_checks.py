@@ -164,26 +164,28 @@ def one_of(*words: str) -> Check:
     return check
 
 
-def check_topics(name: str, value: str) -> None:
-    """Refuse topic names that are illegal. The names are separated by commas; the empty string has none."""
-    for each in listed(value):
-        check_value(f"setting {name}", value, check_topic, each)
+def _each_by(check: Callable[[str], object]) -> Check:
+    """Return a check of names that are separated by commas. The empty string has none."""
+
+    def check_each(name: str, value: str) -> None:
+        for each in listed(value):
+            check_value(f"setting {name}", value, check, each)
+
+    return check_each
 
 
-def check_groups(name: str, value: str) -> None:
-    """Refuse group names that are illegal. The names are separated by commas; the empty string has none."""
-    for each in listed(value):
-        check_value(f"setting {name}", value, check_group, each)
+def _one_by(check: Callable[[str], object]) -> Check:
+    """Return a check of one name. The empty string is accepted."""
+
+    def check_one(name: str, value: str) -> None:
+        if value:
+            check_value(f"setting {name}", value, check)
+
+    return check_one
 
 
-def check_one_topic(name: str, value: str) -> None:
-    if value:
-        check_value(f"setting {name}", value, check_topic)
-
-
-def check_one_group(name: str, value: str) -> None:
-    if value:
-        check_value(f"setting {name}", value, check_group)
+check_topics, check_groups = _each_by(check_topic), _each_by(check_group)
+check_one_topic, check_one_group = _one_by(check_topic), _one_by(check_group)
 
 
 def check_target(name: str, value: str) -> None:

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import os
 import stat
-import sys
 from pathlib import Path
 
 import pytest
-from tests.store.synced_names import SyncedNames
+from tests.store.synced_names import SyncedNames, only_on_linux
 
 from pyromq.whole_file import make_private_folder, remove_file, replace_file, version_of
-
-only_on_linux = pytest.mark.skipif(sys.platform != "linux", reason="names of open folders are read from /proc")
 
 
 def test_a_replaced_file_has_the_new_content_and_nothing_beside_it(tmp_path: Path) -> None:

@@ -2,11 +2,10 @@
 
 import logging
 import os
-import sys
 from concurrent.futures import Future
 
 import pytest
-from tests.store.synced_names import SyncedNames
+from tests.store.synced_names import SyncedNames, only_on_linux
 
 from pyromq.errors import UsageError
 from pyromq.permissions.acl_files import AclFolder
@@ -153,7 +152,7 @@ def test_one_look_at_a_time(files):
     assert len(asked) == 2
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="names of open folders are read from /proc")
+@only_on_linux
 def test_adopted_files_are_written_and_deleted_durably(files, tmp_path_factory, monkeypatch):
     files.write("acl/b.yml", "second-2")
     files.look()

@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import os
 import stat
+import sys
 from pathlib import Path
 
 import pytest
+
+only_on_linux = pytest.mark.skipif(sys.platform != "linux", reason="names of open folders are read from /proc")
 
 
 class SyncedNames:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import shutil
-import sys
 from pathlib import Path
 
 import pytest
 from tests.store.making import TOPIC, crashed_copy, fill, message, opened
 from tests.store.offline.test_store_check import flip, opens_with, without
-from tests.store.synced_names import SyncedNames
+from tests.store.synced_names import SyncedNames, only_on_linux
 
 from pyromq.errors import StoreCorrupt
 from pyromq.message import StoredMessage
@@ -130,7 +129,7 @@ def test_an_empty_log_file_is_replaced_by_one_where_the_log_continues(tmp_path: 
     assert int(path.name) > end
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="names of open folders are read from /proc")
+@only_on_linux
 def test_a_power_loss_after_a_repair_undoes_nothing(
     tmp_path: Path, sent: list[StoredMessage], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -153,7 +152,7 @@ def test_a_power_loss_after_a_repair_undoes_nothing(
     assert names.missing() == set()
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="names of open folders are read from /proc")
+@only_on_linux
 def test_a_power_loss_after_a_repair_leaves_the_log_where_it_continues(
     tmp_path: Path, sent: list[StoredMessage], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -22,6 +22,15 @@ async def fill(cluster, count, topic="orders", first=0):
     return sent[0].queue
 
 
+async def fill_queue_of_second(cluster):
+    """Store message 1 in a queue that a second member gets; return the queue. Message 0 creates the topic."""
+    producer = await cluster.producer()
+    await producer.send(Message("orders", b"0"))
+    queue = (await producer.queues("orders"))[3]  # the second member, later in order, gets the latter half
+    await producer.send(Message("orders", b"1"), queue=queue)
+    return queue
+
+
 @asynccontextmanager
 async def consuming(cluster, listener, group="workers", clock=None, **config):
     settings = ConsumerConfig(orderly=True, **({"suspend_seconds": 0.01} | config))
@@ -248,10 +257,7 @@ async def test_queues_move_in_order_and_without_repeats_when_members_come_and_go
 
 
 async def test_a_running_listener_keeps_its_queue_until_it_is_done(cluster):
-    producer = await cluster.producer()
-    await producer.send(Message("orders", b"0"))
-    queue = (await producer.queues("orders"))[3]  # the second member, later in order, gets the latter half
-    await producer.send(Message("orders", b"1"), queue=queue)
+    queue = await fill_queue_of_second(cluster)
     begun, release, second_seen = threading.Event(), threading.Event(), []
 
     def slow(messages):
@@ -270,10 +276,7 @@ async def test_a_running_listener_keeps_its_queue_until_it_is_done(cluster):
 
 
 async def test_a_queue_that_comes_back_waits_for_its_running_listener(cluster):
-    producer = await cluster.producer()
-    await producer.send(Message("orders", b"0"))
-    queue = (await producer.queues("orders"))[3]  # the second member, later in order, gets the latter half
-    await producer.send(Message("orders", b"1"), queue=queue)
+    queue = await fill_queue_of_second(cluster)
     begun, release, running = threading.Event(), threading.Event(), []
 
     def slow(messages):

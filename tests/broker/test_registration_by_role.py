@@ -1,6 +1,7 @@
 """Masters, slaves and promoted slaves at name servers."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from tests.broker.test_name_server_registration import advance_until, ask, route
@@ -11,7 +12,8 @@ from pyromq.broker.config import ConfiguredRole
 from pyromq.broker.role import BrokerRole
 from pyromq.nameserver.name_server import NameServer
 from pyromq.nameserver.name_server_config import NameServerConfig
-from pyromq.remoting.headers import RegisterBroker
+from pyromq.net.connection_config import ConnectionConfig
+from pyromq.remoting.headers import RegisterBroker, UnregisterBroker
 
 
 @pytest.fixture
@@ -106,6 +108,16 @@ async def test_a_master_that_steps_down_is_registered_under_its_number_and_never
         await clock.advance(31)
         await until(lambda: addresses(names) == {3: former.address})
     assert addresses(names) == {}
+
+
+@pytest.mark.parametrize("fence", ["", "another replica may be the master"])
+async def test_a_master_that_may_have_been_replaced_does_not_unregister_its_successor(master_config, clock, fence):
+    sent = []
+    hook = SimpleNamespace(before_request=lambda request: sent.append(request.code), after_response=lambda *_: None)
+    config = replace(master_config, connections=ConnectionConfig(hooks=(hook,)))
+    async with Broker(config, clock, role=BrokerRole(3, is_master=True, epoch=1)) as former:
+        former.role.raise_fence(fence)
+    assert (UnregisterBroker.code in sent) == (not fence)
 
 
 async def test_a_role_that_changes_by_the_reply_to_a_registration_is_registered(

@@ -174,8 +174,6 @@ class NameServerRegistration:
         await self._tasks.stop()
         for name_server in self._name_servers:
             name_server.keeping = None
-            if self._role.fence:  # the entry at the name server may be that of a new master
-                name_server.version = None
         await asyncio.gather(*(self._leave(name_server) for name_server in self._name_servers))
 
     def announce(self, topic: TopicConfig) -> Future[None]:
@@ -302,7 +300,7 @@ class NameServerRegistration:
                 await self._register(name_server, name_server.channel)
         except MQError as error:
             name_server.version = None
-            if name_server.fault is None or not name_server.fault:
+            if not name_server.fault:
                 logger.warning("name server %s cannot be used, trying again: %s", name_server.address, error)
             name_server.fault = str(error)
         else:
@@ -450,7 +448,8 @@ class NameServerRegistration:
             epoch=self._role.epoch or None,
         )
         try:
-            (await channel.call(header, timeout=LEAVE_SECONDS)).check()
+            if not self._role.fence:  # RocketMQ's name servers would remove the address of a new master
+                (await channel.call(header, timeout=LEAVE_SECONDS)).check()
         except MQError as error:
             logger.warning("not unregistered at name server %s: %s", name_server.address, error)
         await channel.close()

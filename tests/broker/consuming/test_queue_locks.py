@@ -254,6 +254,15 @@ def test_a_group_has_its_share_of_locks_and_the_next_one_finds_some(clock):
     assert len(locks.lock("g", "me", queues_of("orders", 9))) == 9
 
 
+async def test_tied_locks_before_a_limit_end_with_their_connection(connect, clock):
+    locks, mine = QueueLocks(clock, most=20), connect()
+    with pytest.raises(LimitReached):
+        locks.lock("g", "me", queues_of("orders", 3), asker=mine, tied=True)
+    mine.close("killed")
+    await clock.advance(GRACE_SECONDS + 0.01)
+    assert locks.lock("g", "you", [FIRST, SECOND]) == [FIRST, SECOND]
+
+
 async def test_locks_that_have_ended_leave_room(clock):
     locks = QueueLocks(clock, most=1)
     locks.lock("g", "me", [FIRST])

@@ -296,6 +296,16 @@ async def test_a_connection_has_its_share_of_groups_and_the_next_one_finds_room(
         assert (await caller.body(BrokerState())).table["pyromqRefused.maxGroups"] == "1"
 
 
+async def test_a_connection_refused_for_its_heartbeat_is_not_kept_after_its_end(config, clock, caller_to):
+    async with Broker(replace(config, limits=BrokerLimits(members=1)), clock) as broker:
+        caller = await caller_to(broker)
+        await caller.beat("greedy", group="g", topics=("a", "b"), code=2)
+        await caller.channel.close()
+        while broker._server.sessions:
+            await asyncio.sleep(0)
+        assert not broker.connections._weights
+
+
 async def test_a_connection_has_its_share_of_members_and_the_next_one_finds_room(config, clock, caller_to):
     async with Broker(replace(config, limits=BrokerLimits(members=100)), clock) as broker:
         caller, other = await caller_to(broker), await caller_to(broker)

@@ -79,6 +79,9 @@ class QueueLocks:
         tied_to = asker if tied else None
         now = self._clock.monotonic()
         locks = self._locks.setdefault(group, {})
+        if tied_to is not None:
+            self._watch(tied_to, group)
+        self._note(group)
         granted = []
         for queue in queues:
             lock = locks.get(queue)
@@ -94,10 +97,6 @@ class QueueLocks:
                 self._count_refused += asker not in askers
                 askers.add(asker)
                 self.alarm.schedule_within(lock.ends - now)
-        if tied_to is not None and granted:
-            self._watch(tied_to, group)
-        if granted:
-            self._note(group)
         return granted
 
     def unlock(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> None:

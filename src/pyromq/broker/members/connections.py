@@ -239,11 +239,7 @@ class Connections:
 
         Raises `LimitReached` beyond the connection's share of `maxMembers`.
         """
-        weights = self._weights.get(session)
-        if weights is None:
-            if not weight:
-                return
-            weights = self._weights[session] = {}
+        weights = self._weights.get(session, {})
         if (more := weight - weights.get(entry, 0)) > 0:
             own = self._quota.of(session)
             text = f"this connection has {own} groups and subscriptions, the limit of one connection; use fewer"
@@ -252,6 +248,7 @@ class Connections:
             self._quota.release(session, -more)
         if weight:
             weights[entry] = weight
+            self._weights[session] = weights  # only now: a refused connection must not be kept
         else:
             weights.pop(entry, None)
 

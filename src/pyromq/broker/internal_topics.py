@@ -55,22 +55,18 @@ class InternalTopics:
         if message.topic.startswith(DEAD_LETTER_PREFIX):
             return None
         handle, more = None, ""
-        if properties is not None and is_half(properties, message.topic):
+        if properties is None:
+            handle = self._schedule(message)
+        elif is_half(properties, message.topic):
             self._half_messages.prepare(message, properties)
             more = _ADDED_BY_CHECKS
-        elif properties is None or self._asks_for_time(message, properties):
-            handle = self._schedule(message)
+        else:
+            times = [name for name in TIMER_PROPERTIES if properties.pop(name, None) is not None]
+            if not self._delay_levels.divert(message, properties) and times:
+                handle = self._schedule(message)
         if is_too_long(message.property_text + more):
             raise MessageRefused(too_large(self._config))
         return handle
-
-    def _asks_for_time(self, message: StoredMessage, properties: dict[str, str]) -> bool:
-        """Divert the message to its delay level, if it has one; otherwise return whether it asks for a delivery time.
-
-        Removes the properties of delivery times.
-        """
-        times = [name for name in TIMER_PROPERTIES if properties.pop(name, None) is not None]
-        return not self._delay_levels.divert(message, properties) and bool(times)
 
     def _schedule(self, message: StoredMessage) -> bytes | None:
         try:

@@ -197,9 +197,6 @@ def built_in(state: SharedState) -> BrokerModule:
                 " with `pyromq topic create NAME --queues N`; `pyromq cluster clean` deletes their messages",
                 *(counted(len(lost), "topic"), ", ".join(lost[:10]) + ", ..." * (len(lost) > 10)),
             )
-        write()
-
-    def write() -> None:
         try:
             state.topics.persist()
             state.groups.persist()

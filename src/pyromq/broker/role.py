@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from pyromq.broker.config import BrokerConfig
 from pyromq.errors import BrokerError, NotTheMaster, ResponseCode, ServiceNotAvailable
+from pyromq.net.address_server import parse_addresses
 from pyromq.remoting.command import Call, Reply
 from pyromq.remoting.dispatch import answers
 from pyromq.remoting.header import Header
@@ -122,12 +123,18 @@ class BrokerRole:
 
 
 def configured_role(config: BrokerConfig) -> BrokerRole:
-    """Return the role with which a broker starts. From a configured HA address, the master's port is the port - 1."""
+    """Return the role with which a broker starts."""
     role = BrokerRole(config.broker_id)
     if config.ha_master is not None:
-        host, _, port = config.ha_master.rpartition(":")
-        role.follow(f"{host}:{int(port) - 1}", config.ha_master)
+        role.follow(request_address(config.ha_master), config.ha_master)
     return role
+
+
+def request_address(ha_address: str) -> str:
+    """Return the address for requests that belongs to a HA address, if both ports have RocketMQ's usual distance."""
+    (address,) = parse_addresses(ha_address)
+    host, _, port = address.rpartition(":")
+    return f"{host}:{int(port) - 1}"
 
 
 class WriteRefusals:

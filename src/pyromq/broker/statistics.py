@@ -252,22 +252,19 @@ class Statistics:
         """Remove the counters of a deleted topic. Totals of the broker keep their values."""
         if (puts := self._puts.pop(topic, None)) is not None:
             self._forgotten_puts.add(puts.count, puts.size, times=puts.times)
-        for counted_topic, group in [key for key in self._gets if key[0] == topic]:
-            del self._gets[counted_topic, group]
-            for table in ("gets", "latencies"):
-                self._tables[table].pop(f"{topic}@{group}", None)
-        self._forget(lambda key: key == topic or key.startswith(f"{topic}@"))
+        gets = [key for key in self._gets if key[0] == topic]
+        self._forget(gets, lambda key: key == topic or key.startswith(f"{topic}@"))
 
     def forget_group(self, group: str) -> None:
         """Remove the counters of a deleted group. Totals of the broker keep their values."""
-        for topic, counted_group in [key for key in self._gets if key[1] == group]:
-            del self._gets[topic, counted_group]
+        self._forget([key for key in self._gets if key[1] == group], lambda key: key.endswith(f"@{group}"))
+
+    def _forget(self, gets: list[tuple[str, str]], is_gone: Callable[[str], bool]) -> None:
+        """Remove the counters and histories whose key belongs to a deleted topic or group."""
+        for topic, group in gets:
+            del self._gets[topic, group]
             for table in ("gets", "latencies"):
                 self._tables[table].pop(f"{topic}@{group}", None)
-        self._forget(lambda key: key.endswith(f"@{group}"))
-
-    def _forget(self, is_gone: Callable[[str], bool]) -> None:
-        """Remove the counters of send-backs and the histories whose key belongs to a deleted topic or group."""
         send_backs = self._tables["send_backs"]
         for key in list(filter(is_gone, send_backs)):
             del send_backs[key]

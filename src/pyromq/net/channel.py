@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import re
 import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from errno import ECONNREFUSED
 from functools import lru_cache
 from socket import gaierror
@@ -19,7 +21,7 @@ from pyromq.net.tasks import shared
 from pyromq.net.tls.certificate_dates import SOON_DAYS, expiry, lifetime
 from pyromq.net.tls.failures import refused_handshake
 from pyromq.remoting.command import Response
-from pyromq.remoting.dispatch import Completed, Dispatching
+from pyromq.remoting.dispatch import Completed, Dispatcher, Dispatching
 from pyromq.remoting.header import Filled, Header
 
 logger = logger_of(__name__)
@@ -156,6 +158,16 @@ class Channel:
         self.session.expire()
         waiting = self.session.waiting and not self.session.closed
         self._expiry = self._loop.call_later(0.1, self._expire) if waiting else None
+
+
+@asynccontextmanager
+async def connected(address: str, clock: Clock, connections: ConnectionConfig) -> AsyncIterator[Channel]:
+    """Connect as `connect` does, to send requests only. Leaving the context closes the connection."""
+    channel = await connect(address, Dispatcher(), clock, connections=connections)
+    try:
+        yield channel
+    finally:
+        await channel.close()
 
 
 async def connect(

@@ -59,7 +59,7 @@ def master(log: ModelLog | None = None, *members: Member) -> Replica:
     """Return the master of epoch 3, which requires itself and these members."""
     one = replica(log, promised=2, lines=((1, 0),))
     actions = read(one, 0.1, SetRecord(3, 1, (ME, *members)))
-    assert BecomeMaster(3, one.log.end) in actions
+    assert BecomeMaster(3) in actions
     return one
 
 
@@ -243,7 +243,7 @@ def test_an_accepted_loss_is_not_made_good_once_another_replica_was_elected():
     one = replica(promised=3, lines=((3, 0),))
     read(one, 0.1, SetRecord(3, 2, (OTHER,)))
     [swap] = swaps(one.accept_loss(0.2, "a fire"))
-    [ask] = one.swap_conflict(0.3, swap.number)
+    [ask] = one.swap_failed(0.3, swap.number)
     actions = list(one.record_read(0.3, ask.number, Reading(SetRecord(4, 3, (Member(3, 33),)), 6, {})))
     actions += [action for tick in range(7, 90) for action in one.tick(tick / 10)]
     assert swaps(actions) == []
@@ -253,6 +253,6 @@ def test_an_accepted_loss_is_forgotten_if_the_registry_does_not_answer_in_time()
     one = replica(promised=3, lines=((3, 0),))
     read(one, 0.1, SetRecord(3, 2, (OTHER,)))
     [swap] = swaps(one.accept_loss(0.2, "a fire"))
-    [ask] = one.swap_unknown(0.7, swap.number)
+    [ask] = one.swap_failed(0.7, swap.number)
     late = list(one.record_read(10.3, ask.number, Reading(SetRecord(3, 2, (OTHER,)), 5, {})))
     assert swaps(late + [action for tick in range(104, 200) for action in one.tick(tick / 10)]) == []

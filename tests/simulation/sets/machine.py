@@ -312,14 +312,14 @@ class Process:
 
         def answered(revision: int | None) -> None:
             if revision is None:
-                self.event("swap_conflict", number)
+                self.event("swap_failed", number)
             else:
                 self.event("swap_done", number, revision)
 
         def execute() -> int | None:
             return self.life.registry.swap(action.revision, action.record)
 
-        self.life.ask(self.machine, execute, answered, lambda: self.event("swap_unknown", number))
+        self.life.ask(self.machine, execute, answered, lambda: self.event("swap_failed", number))
 
     # -- links
 

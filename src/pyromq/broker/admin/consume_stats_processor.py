@@ -92,7 +92,12 @@ class ConsumeStatsProcessor:
 
     @answers(ConsumeTimeSpan)
     async def times(self, header: ConsumeTimeSpan, call: Call) -> Reply:
-        spans = await self._spans(header.group, self._known(header.topic))
+        """Return store times and the group's delay (ms) for each write queue.
+
+        These are the store times of the queue's first, last consumed and last message.
+        """
+        topic = self._known(header.topic)
+        spans = [await self._span(header.group, topic, queue_id) for queue_id in range(topic.write_queues)]
         return await in_pieces(ConsumeTimeSpans(spans=spans))
 
     @answers(TopicConsumers)
@@ -153,13 +158,6 @@ class ConsumeStatsProcessor:
             )
             await yield_slice()
         return ConsumeStats(consume_tps=self._statistics.group_rate(topic.name, group), queues=queues)
-
-    async def _spans(self, group: str, topic: TopicConfig) -> list[QueueTimeSpan]:
-        """Return store times and the group's delay (ms) for each write queue.
-
-        These are the store times of the queue's first, last consumed and last message.
-        """
-        return [await self._span(group, topic, queue_id) for queue_id in range(topic.write_queues)]
 
     async def _span(self, group: str, topic: TopicConfig, queue_id: int) -> QueueTimeSpan:
         begin, end = self._store.min_offset(topic.name, queue_id), self._store.max_offset(topic.name, queue_id)

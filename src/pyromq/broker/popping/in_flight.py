@@ -10,6 +10,7 @@ import sys
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from itertools import islice
 
 import msgspec
@@ -48,38 +49,22 @@ class Pop(msgspec.Struct, gc=False, eq=False):
         return offsets_in(self.leased, self.start)
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class PoppedQueue:
     """A group's state in a queue. `number` stands for the queue in the journal's records."""
 
-    __slots__ = (
-        *(
-            "attempt_id",
-            "earliest_ms",
-            "group",
-            "in_flight",
-            "moved",
-            "next_offset",
-            "number",
-            "order",
-            "pops",
-            "queue_id",
-        ),
-        *("topic", "tries"),
-    )
-
-    def __init__(self, group: str, topic: str, queue_id: int, *, number: int, next_offset: int) -> None:
-        self.group = group
-        self.topic = topic
-        self.queue_id = queue_id
-        self.number = number
-        self.next_offset = next_offset  # first offset that was never handed out
-        self.in_flight = 0  # messages that are invisible
-        self.pops: dict[int, Pop] = {}  # unfinished pops by first offset
-        self.moved: dict[int, Pop] = {}  # messages whose time was changed, by offset
-        self.order: deque[Pop] = deque()  # the pops, in ascending order; some are finished
-        self.earliest_ms = 0  # least pop time of the next pop: new handles must differ from handles before a reset
-        self.attempt_id: str | None = None  # attempt id of the last orderly pop
-        self.tries: dict[int, int] = {}  # offset -> how often an orderly pop handed the message out before
+    group: str
+    topic: str
+    queue_id: int
+    number: int
+    next_offset: int  # first offset that was never handed out
+    in_flight: int = 0  # messages that are invisible
+    pops: dict[int, Pop] = field(default_factory=dict)  # unfinished pops by first offset
+    moved: dict[int, Pop] = field(default_factory=dict)  # messages whose time was changed, by offset
+    order: deque[Pop] = field(default_factory=deque)  # the pops, in ascending order; some are finished
+    earliest_ms: int = 0  # least pop time of the next pop: new handles must differ from handles before a reset
+    attempt_id: str | None = None  # attempt id of the last orderly pop
+    tries: dict[int, int] = field(default_factory=dict)  # offset -> how often an orderly pop handed it out before
 
     @property
     def committed(self) -> int:

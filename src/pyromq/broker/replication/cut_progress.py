@@ -164,9 +164,7 @@ def _lowered(store: MessageStore, undone: _Undone, cut: CutRange, table: Consume
 
 
 def _lower_timers(store: MessageStore, folder: Path, undone: _Undone) -> None:
-    files = TimerFiles(
-        folder, lambda offsets, sizes, *, wait: store.copies_of(offsets, sizes, wait=wait), disk=store.disk
-    )
+    files = TimerFiles(folder, store.copies_of, disk=store.disk)
     cut = store.cutting
     if cut is None or not files.load():
         return

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from math import ceil
 from typing import Any
 
@@ -187,10 +187,8 @@ class EtcdRegistry:
         return Lease(lease_id, answer.result.TTL, sent)
 
     async def release(self, lease_id: int) -> None:
-        try:
+        with suppress(LeaseGone):
             await self._ask("lease/revoke", {"ID": str(lease_id)})
-        except LeaseGone:
-            pass
 
     async def close(self) -> None:
         for client in self._clients:

@@ -47,9 +47,8 @@ class FailoverConfig:
     etcd_authority: Path | None = setting(None, "failoverEtcdCa", read=parse_path)
     # Certificate of this broker (PEM), for an etcd that asks for one.
     etcd_certificate: Path | None = setting(None, "failoverEtcdCert", read=parse_path)
-    etcd_key: Path | None = setting(
-        None, "failoverEtcdKey", read=parse_path
-    )  # its key; None: in the certificate's file
+    # Key of that certificate (PEM); None: in the certificate's file.
+    etcd_key: Path | None = setting(None, "failoverEtcdKey", read=parse_path)
     etcd_user: str = ""  # user of etcd; the command line takes it from PYROMQ_ETCD_USER
     # Password of the user, from PYROMQ_ETCD_PASSWORD; never shown.
     etcd_password: str = field(default="", repr=False)

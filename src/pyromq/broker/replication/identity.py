@@ -39,11 +39,17 @@ class Identity:
     """
 
     def __init__(self, root: Path, disk: Disk = LOCAL_DISK) -> None:
-        self.number: int | None = None
-        self.incarnation = 0
-        self._is_async = False
+        self._content = _Content(None, 0, is_async=False)
         self._path = root / "replica"
         self._disk = disk
+
+    @property
+    def number(self) -> int | None:
+        return self._content.number
+
+    @property
+    def incarnation(self) -> int:
+        return self._content.incarnation
 
     def load(self, *, crashed: bool, lost_unflushed: bool, flush_async: bool) -> None:
         """Read the file. Draw a new incarnation if the folder has none, or if reported bytes may be lost.
@@ -51,23 +57,19 @@ class Identity:
         `crashed` and `lost_unflushed` are the properties of `MessageStore`. `flush_async`: from this start on, the
         replica reports bytes before they are flushed. Durable on return. Raises `StoreCorrupt` and `StoreNotWritable`.
         """
-        content = self._read()
-        if content is None:
-            incarnation, number, was_async = self._fresh(), None, False
-        else:
-            incarnation, number, was_async = content.incarnation, content.number, content.is_async
-            if lost_unflushed and was_async:
-                incarnation = self._fresh()
-                logger.warning(
-                    "unflushed messages may be lost: this replica has a new incarnation, and is in sync again once it"
-                    " has copied everything from its master"
-                )
-        self._save(_Content(number, incarnation, flush_async or (crashed and was_async)), before=content)
+        self._content = self._read() or self._content
+        incarnation, was_async = self.incarnation or _fresh(), self._content.is_async
+        if lost_unflushed and was_async:
+            incarnation = _fresh()
+            logger.warning(
+                "unflushed messages may be lost: this replica has a new incarnation, and is in sync again once it"
+                " has copied everything from its master"
+            )
+        self._change(incarnation=incarnation, is_async=flush_async or (crashed and was_async))
 
     def renew(self) -> None:
         """Draw a new incarnation, because the log is emptied. Durable on return."""
-        before = _Content(self.number, self.incarnation, self._is_async)
-        self._save(_Content(self.number, self._fresh(), self._is_async), before=before)
+        self._change(incarnation=_fresh())
 
     def take_number(self, number: int) -> None:
         """Store the replica's number durably. Raises `UsageError` if the folder already has another number."""
@@ -76,10 +78,7 @@ class Identity:
                 f"{self._path.parent} is the data folder of replica {self.number}, and replicaId (--replica) is"
                 f" {number}: leave the option out, or give replica {number} a folder of its own"
             )
-        self._save(
-            _Content(number, self.incarnation, self._is_async),
-            before=_Content(self.number, self.incarnation, self._is_async),
-        )
+        self._change(number=number)
 
     def _read(self) -> _Content | None:
         try:
@@ -90,15 +89,16 @@ class Identity:
                 f"{self._path} cannot be read ({error}): delete it; the replica then copies everything from its master"
             ) from error
 
-    @staticmethod
-    def _fresh() -> int:
-        return 1 + secrets.randbelow(_LARGEST_INCARNATION)
-
-    def _save(self, content: _Content, *, before: _Content | None) -> None:
-        if content != before:
+    def _change(self, **changes: int) -> None:
+        content = msgspec.structs.replace(self._content, **changes)
+        if content != self._content:
             try:
                 replace_checked(self._disk, self._path, msgspec.json.encode(content))
             except OSError as error:
                 advice = disk_advice(error, "start the broker again")
                 raise StoreNotWritable(f"cannot write {self._path}: {advice}") from error
-        self.number, self.incarnation, self._is_async = content.number, content.incarnation, content.is_async
+        self._content = content
+
+
+def _fresh() -> int:
+    return 1 + secrets.randbelow(_LARGEST_INCARNATION)

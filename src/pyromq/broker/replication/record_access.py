@@ -60,12 +60,9 @@ class RecordAccess:
         if isinstance(answer, int):
             self.swaps["done"] += 1
             actions = replica.swap_done(now, swap.number, answer)
-        elif isinstance(answer, Conflict):
-            self.swaps["conflict"] += 1
-            actions = replica.swap_conflict(now, swap.number)
         else:
-            self.swaps["unknown"] += 1
-            actions = replica.swap_unknown(now, swap.number)
+            self.swaps["conflict" if isinstance(answer, Conflict) else "unknown"] += 1
+            actions = replica.swap_failed(now, swap.number)
         self._do(actions)
 
     async def watch(self, changed: Callable[[], None]) -> None:

@@ -156,12 +156,8 @@ class Replica:
             return []
         return self._record_learnt(now)
 
-    def swap_conflict(self, now: float, number: int) -> Actions:
-        """Read the record, because the key had another revision than `SwapRecord` named."""
-        return self.swap_unknown(now, number)
-
-    def swap_unknown(self, now: float, number: int) -> Actions:
-        """Read the record, because `SwapRecord` got no answer: the key may have been written, or may still be."""
+    def swap_failed(self, now: float, number: int) -> Actions:
+        """Read the record, because `SwapRecord` had a conflict, or got no answer and may have written the key."""
         self.view.swap_failed(number)
         read = None if self.is_over else self.view.next_read(now)
         return [read] if read else []
@@ -524,7 +520,7 @@ class Replica:
         self.mastership = Mastership(self.config, self.log, self.view, peers=self.peers, now=now)
         if record.losses and record.losses[-1].epoch == record.epoch:
             _log.error("messages after log offset %d may be lost: %s", self.log.end, record.losses[-1].reason)
-        actions: Actions = [BecomeMaster(record.epoch, self.log.end)]
+        actions: Actions = [BecomeMaster(record.epoch)]
         return actions + self._hello_to_all(is_ours=False) + self._settle(now)
 
     def _settle(self, now: float) -> Actions:

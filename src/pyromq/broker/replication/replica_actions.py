@@ -43,7 +43,7 @@ class ReadRecord:
 class SwapRecord:
     """Write the set's record if its key still has this revision (0: if the key is absent), without any retry.
 
-    Result: `swap_done`, `swap_conflict` or `swap_unknown` with this number.
+    Result: `swap_done` or `swap_failed` with this number.
     """
 
     number: int
@@ -117,7 +117,6 @@ class BecomeMaster:
     """Make the broker the master. The epoch is on disk, and the log ends with a whole record."""
 
     epoch: int
-    start: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -394,7 +394,7 @@ class ReplicaServer:
                 self.broker.role.follow(address, None, epoch)
                 self._passing.pass_to(address)
                 logger.info("replica %d follows replica %d, epoch %d", self.number, number, epoch)
-            case actions.BecomeMaster(epoch, _):
+            case actions.BecomeMaster(epoch):
                 self._tables.taken.begin()
                 self._change(partial(self._promote, epoch), "become master")
             case actions.StepDown():

@@ -114,11 +114,6 @@ def _java(value: object) -> str:
     return str(value).lower()
 
 
-def encode_value(value: SetRecord | SetSettings | ReplicaInfo) -> bytes:
-    """Return a value of the registry as JSON."""
-    return msgspec.json.encode(value)
-
-
 def decode_value(kind: type[_T], data: bytes, key: str) -> _T:
     """Return a value of the registry. Raises `ProtocolError` that names the key if the JSON does not fit."""
     try:

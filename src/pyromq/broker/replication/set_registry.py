@@ -22,7 +22,6 @@ from pyromq.broker.replication.set_record import (
     SetRecord,
     SetSettings,
     decode_value,
-    encode_value,
 )
 from pyromq.errors import ProtocolError, RegistryUnavailable, UsageError
 
@@ -76,7 +75,7 @@ class SetRegistry:
 
     async def swap(self, revision: int, record: SetRecord) -> int | Conflict | Unknown:
         """Write the set's record if its key still has this revision. The request is sent once, without a retry."""
-        return await self._registry.swap(self._key("state"), revision, encode_value(record))
+        return await self._registry.swap(self._key("state"), revision, msgspec.json.encode(record))
 
     async def agree(self, settings: SetSettings) -> None:
         """Write these settings for a new set. Raises `UsageError` if the set already has other settings."""
@@ -85,7 +84,7 @@ class SetRegistry:
             noted = self._decode(SetSettings, "settings", found)
             if noted is not None:
                 break
-            if isinstance(await self._registry.swap(self._key("settings"), 0, encode_value(settings)), int):
+            if isinstance(await self._registry.swap(self._key("settings"), 0, msgspec.json.encode(settings)), int):
                 noted = settings
                 break
             await asyncio.sleep(_PAUSE_SECONDS)
@@ -118,7 +117,7 @@ class SetRegistry:
         Raises `UsageError` if another process is registered with this number: a copied folder, or two sets of one name.
         """
         key = self._key(f"replica/{info.number}")
-        answer = await self._registry.swap(key, self._info_revision, encode_value(info), lease=lease)
+        answer = await self._registry.swap(key, self._info_revision, msgspec.json.encode(info), lease=lease)
         if isinstance(answer, int):
             self._info_revision = answer
             return
@@ -131,10 +130,9 @@ class SetRegistry:
                 f"replica {info.number} of the set {self._set_name} runs at {other.address} already, with {what}: give"
                 " each replica a folder and a replicaId of its own, and each set a brokerName of its own"
             )
-        self._info_revision = answer.found.revision if answer.found.value is not None else 0
-        if (
-            answer.found.value is None and self._settings is not None
-        ):  # the lease has ended, or the registry was emptied
+        is_gone = answer.found.value is None  # the lease has ended, or the registry was emptied
+        self._info_revision = 0 if is_gone else answer.found.revision
+        if is_gone and self._settings is not None:
             await self.agree(self._settings)
         await self.register(info, lease)
 

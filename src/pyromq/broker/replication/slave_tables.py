@@ -12,24 +12,23 @@ from collections import deque
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from pyromq.broker.modules import BrokerModule
-from pyromq.errors import MQError, StoreError
+from pyromq.broker.replication.ha.log_comparison import ASK_SECONDS, log_bounds
+from pyromq.errors import MQError
 from pyromq.logs import logger_of
 from pyromq.names import SYSTEM_GROUP_PREFIX
-from pyromq.net.channel import Channel, connect
+from pyromq.net.channel import Channel, connected
 from pyromq.net.tasks import Tasks
 from pyromq.remoting.bodies import (
     FILE,
     ConsumerOffsetTable,
     DelayOffsetTable,
     GroupConfigTable,
-    KeyValues,
     TopicConfigTable,
     decode_body,
 )
 from pyromq.remoting.bodies.body import Body
-from pyromq.remoting.dispatch import Dispatcher
 from pyromq.remoting.header import Header
-from pyromq.remoting.headers import AllConsumerOffsets, AllDelayOffsets, AllGroups, AllTopics, BrokerState
+from pyromq.remoting.headers import AllConsumerOffsets, AllDelayOffsets, AllGroups, AllTopics
 
 if TYPE_CHECKING:
     from pyromq.broker.shared_state import SharedState
@@ -38,18 +37,10 @@ logger = logger_of(__name__)
 
 FIRST_SECONDS = 3.0  # time from the start to the first copy. Source: BrokerController.handleSlaveSynchronize
 AGAIN_SECONDS = 10.0  # time between two copies
-ASK_SECONDS = 3.0  # longest wait for each reply of the master
 MAX_WAITING = 3  # limit of copies of delay-level progress that wait until the slave's log has reached them
 KEYS_AT_ONCE = 500  # limit of groups and topics stored between two yields to the event loop: about half a millisecond
 
 B = TypeVar("B", bound=Body)
-
-
-class _Bounds(NamedTuple):
-    """First byte and end of the master's log."""
-
-    first: int
-    end: int
 
 
 class _Progress(NamedTuple):
@@ -103,16 +94,13 @@ class SlaveTables:
         master = self._role.master_address
         if self._role.is_master or master is None:
             return
-        channel = await connect(master, Dispatcher(), self._clock, connections=self._connections)
-        try:
+        async with connected(master, self._clock, self._connections) as channel:
             topics = await self._ask(channel, AllTopics(), TopicConfigTable)
             groups = await self._ask(channel, AllGroups(), GroupConfigTable)
             offsets = await self._ask(channel, AllConsumerOffsets(), ConsumerOffsetTable)
-            before = await self._bounds(channel)
+            before = await log_bounds(channel)
             delays = await self._ask(channel, AllDelayOffsets(), DelayOffsetTable)
-            after = await self._bounds(channel)
-        finally:
-            await channel.close()
+            after = await log_bounds(channel)
         if self._role.is_master:
             return
         self._role.log_needed_from = before.first
@@ -123,13 +111,6 @@ class SlaveTables:
 
     async def _ask(self, channel: Channel, header: Header, body: type[B]) -> B:
         return decode_body(body, (await channel.call(header, timeout=ASK_SECONDS)).check().body, FILE)
-
-    async def _bounds(self, channel: Channel) -> _Bounds:
-        table = (await self._ask(channel, BrokerState(), KeyValues)).table
-        try:
-            return _Bounds(int(table["commitLogMinOffset"]), int(table["commitLogMaxOffset"]))
-        except (KeyError, ValueError) as error:
-            raise StoreError(f"the master does not report the bounds of its log: {error!r}") from error
 
     async def _take_offsets(self, table: ConsumerOffsetTable) -> None:
         """Store the consumer offsets of clients' groups, limited to the end of each queue here.

@@ -151,7 +151,7 @@ class HalfMessages:
             return False
         # The final message may be delayed.
         waiting = [(SCHEDULE_TOPIC, level) for level in self._store.queue_ids(SCHEDULE_TOPIC)]
-        lasts = (self._read(*queue, last=True) for queue in (real_queue(record), *waiting))
+        lasts = (self._last(*queue) for queue in (real_queue(record), *waiting))
         return any(
             last is not None
             and is_half(last.properties)  # the flag alone proves nothing: a client may set it
@@ -249,11 +249,9 @@ class HalfMessages:
             born_address=self._store.store_address,
         )
 
-    def _read(self, topic: str, queue_id: int, queue_offset: int = 0, *, last: bool = False) -> StoredMessage | None:
-        """Return the message at a queue offset, or the last one of the queue; None if there is no such message."""
-        if last:
-            queue_offset = self._store.next_offset(topic, queue_id) - 1
-        return self._store.message(topic, queue_id, queue_offset)
+    def _last(self, topic: str, queue_id: int) -> StoredMessage | None:
+        """Return the last message of a queue; None if there is none."""
+        return self._store.message(topic, queue_id, self._store.next_offset(topic, queue_id) - 1)
 
     # -- progress on disk
 

@@ -22,7 +22,7 @@ from pyromq.message import Property
 from pyromq.names import TRANSACTION_GIVE_UP_TOPIC
 from pyromq.net.tasks import Alarm
 from pyromq.permissions.account import PUB
-from pyromq.record import encode
+from pyromq.record import StoredMessage, encode
 from pyromq.remoting.dispatch import Peer
 from pyromq.remoting.headers import CheckTransaction
 from pyromq.store.disk import readable
@@ -36,7 +36,7 @@ READING_PAUSE = 0.01  # seconds between two steps if all members left are still 
 MAX_TRIED = 32  # limit of members of a group that are tried for one half message in one step
 LONGEST_WAIT = 1.0  # longest wait for a record to be loaded (seconds); the alarm usually fires earlier
 LONGEST_MS = 72 * 3_600_000  # age (ms) at which checks of a half message end: RocketMQ deletes it (fileReservedTime)
-_GONE = "the log no longer has it"
+Action = Callable[[Half, StoredMessage], bool]
 
 
 class TransactionChecks:
@@ -83,7 +83,7 @@ class TransactionChecks:
             if half is not None and act is not None:
                 if act != self._wait and self._fetching.lacks(self._store.residency.record_to_load(half.log_offset)):
                     return LONGEST_WAIT
-                if not self._try(half, act):
+                if act == self._wait or not self._try(half, act):
                     is_waiting = True
                     self._round.rotate(-1)
                     continue
@@ -94,10 +94,13 @@ class TransactionChecks:
             return max(0.0, self._next_round - now)
         return READING_PAUSE if is_waiting else 0.0
 
-    def _try(self, half: Half, act: Callable[[Half], bool]) -> bool:
+    def _try(self, half: Half, act: Action) -> bool:
         """Run an action on a half message; return False if the action must be tried again in this round."""
         try:
-            return act(half)
+            record = self._store.message_at(half.log_offset)
+            if record is not None:
+                return act(half, record)
+            self._lose(half, "the log no longer has it")
         except StoreCorrupt as error:
             self._lose(half, str(error))
         except MessageRefused as error:
@@ -112,7 +115,7 @@ class TransactionChecks:
         self._half_messages.settle(half)
         logger.error("the half message at log offset %d, of group %s, is lost: %s", half.log_offset, half.group, why)
 
-    def _due_act(self, half: Half) -> Callable[[Half], bool] | None:
+    def _due_act(self, half: Half) -> Action | None:
         """Return the action that a half message needs now: give up, check, wait or move; None for no action."""
         age_ms = self._clock.now_ms() - half.born_ms
         immune_ms = self._config.transaction_timeout_ms if half.immune_ms is None else half.immune_ms
@@ -148,23 +151,15 @@ class TransactionChecks:
             self._asked += MAX_TRIED
         return reading
 
-    def _wait(self, _: Half) -> bool:
+    def _wait(self, half: Half, record: StoredMessage) -> bool:
         return False
 
-    def _move(self, half: Half) -> bool:
+    def _move(self, half: Half, record: StoredMessage) -> bool:
         """Append a copy of the half message, without counting a check, so that progress can pass the old copy."""
-        record = self._store.message_at(half.log_offset)
-        if record is None:
-            self._lose(half, _GONE)
-        else:
-            self._half_messages.renew(half, record, checks=0)
+        self._half_messages.renew(half, record, checks=0)
         return True
 
-    def _ask(self, half: Half) -> bool:
-        record = self._store.message_at(half.log_offset)
-        if record is None:
-            self._lose(half, _GONE)
-            return True
+    def _ask(self, half: Half, record: StoredMessage) -> bool:
         topic, queue_id = real_queue(record)
         member = self._member(half.group, topic)
         if member is None:
@@ -188,12 +183,8 @@ class TransactionChecks:
         self._asked += 1
         return True
 
-    def _give_up(self, half: Half) -> bool:
+    def _give_up(self, half: Half, record: StoredMessage) -> bool:
         """Move the half message to the topic of given-up messages, where administrators find it."""
-        record = self._store.message_at(half.log_offset)
-        if record is None:
-            self._lose(half, _GONE)
-            return True
         topic = self._topics.for_group_retry(TRANSACTION_GIVE_UP_TOPIC, 1).name
         self._half_messages.settle(half, half_copy(record, checks=half.checks, topic=topic))
         logger.warning(

@@ -33,14 +33,13 @@ from pyromq.errors import (
 )
 from pyromq.names import AUTO_CREATE_TOPIC, check_topic
 from pyromq.net.address_server import AddressServer, is_url
-from pyromq.net.channel import Channel, connect
+from pyromq.net.channel import Channel, connected
 from pyromq.net.connection_config import ConnectionConfig
 from pyromq.net.tls.certificate_dates import SOON_DAYS, lifetime
 from pyromq.net.tls.failures import speaks_tls
 from pyromq.net.tls.first_bytes import REFUSED
 from pyromq.plural import counted
 from pyromq.remoting.bodies import BrokerAddresses, ClusterTable, KeyValues, decode_body
-from pyromq.remoting.dispatch import Dispatcher
 from pyromq.remoting.headers import BrokerClusterInfo, BrokerState
 
 WITH_TLS = "give the authority of its certificate: --tls-ca FILE (ConnectionConfig.tls), see docs/tls.md"
@@ -351,22 +350,16 @@ async def _takes_connections(address: str, clock: Clock) -> bool:
     """Return whether the server's system opens connections; it does so for a process that is stopped, too."""
     try:
         async with asyncio.timeout(CONNECT_SECONDS):
-            await (await connect(address, Dispatcher(), clock, connections=ConnectionConfig())).close()
+            async with connected(address, clock, ConnectionConfig()):
+                return True
     except (MQError, TimeoutError):
         return False
-    return True
 
 
 async def _answers_plainly(address: str, clock: Clock) -> bool:
     try:
-        channel = await connect(address, Dispatcher(), clock, connections=ConnectionConfig())
+        async with connected(address, clock, ConnectionConfig()) as channel:
+            # A response of any kind shows that plain connections are accepted.
+            return (await channel.call(BrokerState(), timeout=TIMEOUT)).remark != REFUSED
     except MQError:
         return False
-    try:
-        # A response of any kind shows that plain connections are accepted.
-        answer = await channel.call(BrokerState(), timeout=TIMEOUT)
-    except MQError:
-        return False
-    finally:
-        await channel.close()
-    return answer.remark != REFUSED

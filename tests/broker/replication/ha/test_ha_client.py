@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 from tests.broker.replication.ha.conftest import SEGMENT, fill, sockets
 
-from pyromq.broker.replication.ha.ha_client import HaClient, Master, request_address
+from pyromq.broker.replication.ha.ha_client import HaClient, Master
 from pyromq.broker.replication.ha.ha_config import HaConfig
+from pyromq.broker.role import request_address
 from pyromq.message import pack_address
 from pyromq.store.message_store import MessageStore
 

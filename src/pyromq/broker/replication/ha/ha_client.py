@@ -16,7 +16,6 @@ from pyromq.broker.replication.ha.log_comparison import LogComparison
 from pyromq.clock import Clock
 from pyromq.errors import MQError, StoreError, Unavailable
 from pyromq.logs import logger_of
-from pyromq.net.address_server import parse_addresses
 from pyromq.net.connection_config import PLAIN, ConnectionConfig
 from pyromq.net.tasks import Tasks
 from pyromq.store.message_store import MessageStore
@@ -233,10 +232,3 @@ class HaClient:
         if self.fault != reason:
             self.fault = reason
             logger.warning("the log of master %s is not followed: %s", master.ha_address, reason)
-
-
-def request_address(ha_address: str) -> str:
-    """Return the address for requests that belongs to a HA address, if both ports have RocketMQ's usual distance."""
-    (address,) = parse_addresses(ha_address)
-    host, _, port = address.rpartition(":")
-    return f"{host}:{int(port) - 1}"

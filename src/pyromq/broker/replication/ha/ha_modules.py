@@ -6,8 +6,9 @@ from pyromq.broker.config import ConfiguredRole
 from pyromq.broker.confirmation import ReplicaRule
 from pyromq.broker.modules import BrokerModule, Step
 from pyromq.broker.replication.ha.allowed_peers import AllowedPeers
-from pyromq.broker.replication.ha.ha_client import HaClient, Master, request_address
+from pyromq.broker.replication.ha.ha_client import HaClient, Master
 from pyromq.broker.replication.ha.ha_service import HaService
+from pyromq.broker.role import request_address
 from pyromq.broker.shared_state import SharedState
 from pyromq.message import join_address
 

@@ -7,18 +7,15 @@ log is longer again. Then the two logs differ.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import NamedTuple
 
 from pyromq.broker.replication.store_log import last_offsets
 from pyromq.clock import Clock
 from pyromq.errors import StoreError
-from pyromq.net.channel import Channel, connect
+from pyromq.net.channel import Channel, connected
 from pyromq.net.connection_config import ConnectionConfig
 from pyromq.record import log_offset_of
 from pyromq.remoting.bodies import ANSWER, KeyValues, decode_body
-from pyromq.remoting.dispatch import Dispatcher
 from pyromq.remoting.headers import BrokerSettings, BrokerState, ViewMessage
 from pyromq.remoting.properties import parse_properties
 from pyromq.store.message_store import MessageStore
@@ -27,7 +24,9 @@ ASK_SECONDS = 3.0  # longest wait for each reply of the master
 TOPICS_AT_ONCE = 200  # topics whose queues are searched before other connections are served: less than a millisecond
 
 
-class _Bounds(NamedTuple):
+class LogBounds(NamedTuple):
+    """First byte and end of a master's log."""
+
     first: int
     end: int
 
@@ -45,29 +44,21 @@ class LogComparison:
 
         Raises `StoreError` with the difference and what to do, and errors of the connection and of the master.
         """
-        async with self._channel(master) as channel:
+        async with connected(master, self._clock, self._connections) as channel:
             await self._check_file_size(channel)
             if self._store.max_log_offset:
                 await self._check_last_record(channel, await self._check_bounds(channel))
 
     async def check_bounds(self, master: str) -> None:
         """Check that the master still has the byte at which the log here ends. Raises the errors of `check`."""
-        async with self._channel(master) as channel:
+        async with connected(master, self._clock, self._connections) as channel:
             await self._check_bounds(channel)
 
     async def is_behind(self, master: str) -> bool:
         """Return whether the log here ends before the master's log begins. False for an empty log."""
         end = self._store.max_log_offset
-        async with self._channel(master) as channel:
-            return 0 < end < (await _bounds(channel)).first
-
-    @asynccontextmanager
-    async def _channel(self, master: str) -> AsyncIterator[Channel]:
-        channel = await connect(master, Dispatcher(), self._clock, connections=self._connections)
-        try:
-            yield channel
-        finally:
-            await channel.close()
+        async with connected(master, self._clock, self._connections) as channel:
+            return 0 < end < (await log_bounds(channel)).first
 
     async def _check_file_size(self, channel: Channel) -> None:
         response = (await channel.call(BrokerSettings(), timeout=ASK_SECONDS)).check()
@@ -78,9 +69,9 @@ class LogComparison:
                 " the master's mappedFileSizeCommitLog here, and start with an empty data folder"
             )
 
-    async def _check_bounds(self, channel: Channel) -> _Bounds:
+    async def _check_bounds(self, channel: Channel) -> LogBounds:
         end = self._store.max_log_offset  # read before the request, so that the master's log can only be longer
-        bounds = await _bounds(channel)
+        bounds = await log_bounds(channel)
         if end < bounds.first:
             raise StoreError(
                 f"the log here ends at {end}, and the master's begins at {bounds.first}: the master has deleted what"
@@ -93,7 +84,7 @@ class LogComparison:
             )
         return bounds
 
-    async def _check_last_record(self, channel: Channel, bounds: _Bounds) -> None:
+    async def _check_last_record(self, channel: Channel, bounds: LogBounds) -> None:
         record = await self._last_record()
         offset = log_offset_of(record)
         if offset < bounds.first:
@@ -131,7 +122,10 @@ class LogComparison:
         raise StoreError(f"the log in {self._store.config.root} has no readable record. {self._advice}")
 
 
-async def _bounds(channel: Channel) -> _Bounds:
+async def log_bounds(channel: Channel) -> LogBounds:
     response = (await channel.call(BrokerState(), timeout=ASK_SECONDS)).check()
     table = decode_body(KeyValues, response.body, ANSWER).table
-    return _Bounds(int(table["commitLogMinOffset"]), int(table["commitLogMaxOffset"]))
+    try:
+        return LogBounds(int(table["commitLogMinOffset"]), int(table["commitLogMaxOffset"]))
+    except (KeyError, ValueError) as error:
+        raise StoreError(f"the master does not report the bounds of its log: {error!r}") from error

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from pyromq.broker.config import BrokerConfig, ConfiguredRole
 from pyromq.broker.replication.cut_progress import cut_log
-from pyromq.broker.replication.ha.ha_client import request_address
 from pyromq.broker.replication.ha.log_comparison import ASK_SECONDS, LogComparison
+from pyromq.broker.role import MASTER, request_address
 from pyromq.clock import Clock
 from pyromq.errors import MQError, StoreError, Unavailable
 from pyromq.logs import logger_of
 from pyromq.message import pack_address
 from pyromq.net.address_server import is_url
-from pyromq.net.channel import connect
+from pyromq.net.channel import connected
 from pyromq.remoting.bodies import ANSWER, ClusterTable, decode_body
-from pyromq.remoting.dispatch import Dispatcher
 from pyromq.remoting.headers import BrokerClusterInfo
 from pyromq.store.disk import Disk
 from pyromq.store.log_cut import LogCut
@@ -21,7 +20,6 @@ from pyromq.store.message_store import MessageStore
 
 logger = logger_of(__name__)
 
-MASTER_ID = 0
 NO_EPOCH = 0  # masters and slaves of RocketMQ 4.9 have no epochs
 
 
@@ -68,16 +66,13 @@ async def _master_address(config: BrokerConfig, clock: Clock) -> str:
         if is_url(address):
             continue
         try:
-            channel = await connect(address, Dispatcher(), clock, connections=config.connections)
-            try:
+            async with connected(address, clock, config.connections) as channel:
                 response = (await channel.call(BrokerClusterInfo(), timeout=ASK_SECONDS)).check()
-            finally:
-                await channel.close()
         except MQError as error:
             faults.append(str(error))
             continue
         brokers = decode_body(ClusterTable, response.body, ANSWER).brokers
-        if config.name in brokers and (master := brokers[config.name].addresses.get(MASTER_ID)):
+        if config.name in brokers and (master := brokers[config.name].addresses.get(MASTER)):
             return master
         faults.append(f"{address} knows no master of {config.name}")
     raise Unavailable("; ".join(faults) or "neither a name server nor haMasterAddress is set")

@@ -91,6 +91,26 @@ def completed(future: Future[T]) -> Generator[Future[T], None, T]:
     return future.result()
 
 
+class Turns:
+    """Runs coroutines of the same name one after another, in the order of the calls."""
+
+    def __init__(self) -> None:
+        self._last: dict[str, Future[None]] = {}
+
+    async def run(self, name: str, work: Callable[[], SlowWork[T]]) -> T:
+        """Run `work()` after all earlier coroutines of that name; return its result."""
+        before, done = self._last.get(name), Future[None]()
+        self._last[name] = done
+        try:
+            if before is not None:
+                await completed(before)
+            return await work()
+        finally:
+            if self._last[name] is done:
+                del self._last[name]
+            done.set_result(None)
+
+
 def run_blocking(work: SlowWork[T], load: Callable[[PagesToLoad], object] = lambda pages: None) -> T:
     """Run a coroutine of slow work to its end and return the result.
 

@@ -1,6 +1,7 @@
 """Answers in slices: who gets a turn when, and what becomes of errors."""
 
 from concurrent.futures import Future
+from functools import partial
 
 import pytest
 
@@ -11,7 +12,7 @@ from pyromq.remoting.bodies import TopicConfig, TopicConfigTable, encode_body
 from pyromq.remoting.command import Call, Reply
 from pyromq.remoting.dispatch import Dispatcher
 from pyromq.remoting.remoting_session import RemotingSession
-from pyromq.slow_work import completed, loaded, yield_slice
+from pyromq.slow_work import Turns, completed, loaded, run_blocking, yield_slice
 from pyromq.testing import FakeClock
 
 
@@ -202,3 +203,35 @@ def test_an_answer_longer_than_a_frame_is_refused(answers, monkeypatch):
     answered = give(answers, in_pieces(table))
     work_off(answers)
     assert "request less" in str(answered.exception())
+
+
+async def noted(events, name, error=None):
+    events.append(f"{name} begins")
+    await yield_slice()
+    events.append(f"{name} ends")
+    if error is not None:
+        raise error
+    return name
+
+
+def test_work_of_one_name_waits_for_earlier_work_and_others_do_not():
+    turns, events = Turns(), []
+    works = {name: turns.run(name[0], partial(noted, events, name)) for name in ("a1", "a2", "b1")}
+    assert [work.send(None) for work in works.values()][0::2] == [None, None]
+    assert events == ["a1 begins", "b1 begins"]
+    for name in ("a1", "a2", "b1"):
+        assert run_blocking(works[name]) == name
+    assert events[2:] == ["a1 ends", "a2 begins", "a2 ends", "b1 ends"]
+
+
+def test_failed_or_closed_work_ends_its_turn():
+    turns, events = Turns(), []
+    failing = turns.run("a", partial(noted, events, "a1", ValueError("no")))
+    closed = turns.run("a", partial(noted, events, "a2"))
+    last = turns.run("a", partial(noted, events, "a3"))
+    for work in failing, closed, last:
+        work.send(None)
+    with pytest.raises(ValueError, match="no"):
+        run_blocking(failing)
+    closed.close()
+    assert run_blocking(last) == "a3"

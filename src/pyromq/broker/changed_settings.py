@@ -19,8 +19,9 @@ from pyromq.logs import logger_of
 from pyromq.remoting.bodies import DataVersion
 from pyromq.remoting.properties import parse_properties, write_properties
 from pyromq.server_settings import Change
+from pyromq.slow_work import Turns
 from pyromq.store.json_file import JsonFile
-from pyromq.store.table_file import TableFile, has_failed
+from pyromq.store.table_file import TableFile, has_failed, saved_or_undone
 
 logger = logger_of(__name__)
 
@@ -43,18 +44,32 @@ class ChangedSettings:
         self._is_all = False  # whether the file must have nothing but `_unkept`: they are all changes of a master
         self._kept: Future[None] | None = None  # completes when `_unkept` is on disk
         self._saving = TableFile(file, partial(_merged, file))
+        self._turns = Turns()
         self.close = self._saving.close  # blocks until all changes are on disk, or have failed
         self.next_start: dict[str, str] = {}  # changes that take effect at the next start
         self.version = DataVersion(timestamp=clock.now_ms(), counter=0)
 
-    def change(self, changes: dict[str, str]) -> Future[None]:
-        """Change settings, all or none. The future completes when the changes are on disk.
+    async def change(self, changes: dict[str, str]) -> Future[None]:
+        """Change settings, all or none; return the future of their save, which is done.
 
-        Settings that can change while the broker runs take effect now, others at the next start. Raises `UsageError`.
+        Settings that can change while the broker runs take effect once they are on disk, others at the next start.
+        Raises `UsageError`, and `StoreNotWritable` if nothing changes since the disk refuses the file.
         """
+        return await self._turns.run("", partial(self._change, changes))
+
+    async def _change(self, changes: dict[str, str]) -> Future[None]:
+        with_properties(self._config, changes)  # refuses invalid settings before they are saved
+        before = self._unkept, self._is_all, self._kept
+        saved = self._keep(changes)
+
+        def undo() -> None:
+            if self._kept is saved:
+                self._unkept, self._is_all, self._kept = before
+
+        await saved_or_undone(saved, undo)
         self._apply(changes)
         self.version = DataVersion(timestamp=self._clock.now_ms(), counter=self.version.counter + 1)
-        return self._keep(changes)
+        return saved
 
     # -- replicas of a set
 

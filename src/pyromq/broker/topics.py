@@ -186,6 +186,22 @@ class Topics:
             return self.saved(name)
         return self._save(name, after=after)
 
+    def undo(self, name: str, before: TopicConfig | None, *, refused: TopicConfig | None) -> None:
+        """Restore a topic's settings from before a change that cannot be saved; None: there is no topic.
+
+        The settings `before` must be on disk. A topic that was changed again since is left as it is.
+        """
+        if self._table.get(name) is not refused:
+            return
+        if before is None:
+            del self._table[name]
+            self._of_groups.discard(name)
+        else:
+            self._table[name] = before
+            self._of_groups.update({name} if _is_of_group(name) else ())
+        self.unsaved.pop(name, None)
+        self.touch()
+
     def for_send(
         self, name: str, *, default_topic: str, asked_queues: int, peer: Peer, sys_flag: int = 0
     ) -> TopicConfig:
@@ -297,7 +313,7 @@ class Topics:
     def touch(self) -> None:
         """Give the table a new data version and save it.
 
-        Called when the broker's permission changed: name servers then read all topics again.
+        Name servers then read all topics again, for example after a change of the broker's permission.
         """
         self._renew()
         self._saving.save(self.table, order=self._changes)

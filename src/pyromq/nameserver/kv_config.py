@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from concurrent.futures import Future
 from functools import partial
 
 import msgspec
@@ -12,8 +11,9 @@ from pyromq.remoting.bodies import KeyValues, encode_body
 from pyromq.remoting.command import Call, Reply
 from pyromq.remoting.dispatch import answers
 from pyromq.remoting.headers import DeleteKv, KvNamespace, KvValue, KvValueResponse, PutKv
+from pyromq.slow_work import Turns, completed
 from pyromq.store.json_file import JsonFile
-from pyromq.store.table_file import TableFile, when_saved
+from pyromq.store.table_file import TableFile
 
 ORDER_TOPICS = "ORDER_TOPIC_CONFIG"  # a namespace; its entries map a topic to `broker-a:4;broker-b:4`
 
@@ -25,7 +25,7 @@ class _Table(msgspec.Struct, rename="camel"):
 class KvTable:
     """The key-value settings of a name server; in memory only if there is no file.
 
-    A change can be read immediately; its future completes when a thread has written the change to disk.
+    A change can be read once a thread has written the change to disk.
     """
 
     def __init__(self, file: JsonFile | None, *, max_bytes: int = 4 << 20) -> None:
@@ -33,7 +33,8 @@ class KvTable:
         self._size = 0
         self._file = file
         self._saving = TableFile(file, msgspec.json.encode) if file is not None else None
-        self._namespaces: dict[str, dict[str, str]] = {}
+        self._turns = Turns()
+        self._namespaces: dict[str, dict[str, str]] = {}  # never changed, only replaced: the thread encodes it
 
     def load(self) -> None:
         """Read the file of settings. Raises `StoreCorrupt` that names the file."""
@@ -49,42 +50,48 @@ class KvTable:
         if self._saving is not None:
             self._saving.close()
 
-    def put(self, namespace: str, key: str, value: str) -> Future[None]:
-        """Set a value. Raises `LimitReached` if all entries together would exceed the limit in bytes."""
+    async def put(self, namespace: str, key: str, value: str) -> None:
+        """Set a value. Raises `LimitReached` if all entries together would exceed the limit in bytes.
+
+        Raises `StoreNotWritable` if the change cannot be saved; nothing changes then.
+        """
+        await self._turns.run("", partial(self._put, namespace, key, value))
+
+    async def _put(self, namespace: str, key: str, value: str) -> None:
         before = self.find(namespace, key)
         more = _size(namespace, key, value) - (0 if before is None else _size(namespace, key, before))
         if more > 0 and self._size + more > self._most:
             text = f"the value of {key[:80]} is not set, all together have {self._size} bytes: delete some"
             raise LimitReached("maxKvConfigBytes", self._most, text)
-        self._size += more
-        self._namespaces.setdefault(namespace, {})[key] = value
-        return self._saved()
+        await self._replace(namespace, self._namespaces.get(namespace, {}) | {key: value}, more)
 
     def find(self, namespace: str, key: str) -> str | None:
         return self._namespaces.get(namespace, {}).get(key)
 
-    def delete(self, namespace: str, key: str) -> Future[None] | None:
-        """Delete a value. Return a future of the write, None if there is no such value."""
-        value = self._namespaces.get(namespace, {}).pop(key, None)
-        if value is None:
-            return None
-        self._size -= _size(namespace, key, value)
-        return self._saved()
+    async def delete(self, namespace: str, key: str) -> None:
+        """Delete a value, if there is one.
+
+        Raises `StoreNotWritable` if the change cannot be saved; nothing changes then.
+        """
+        await self._turns.run("", partial(self._delete, namespace, key))
+
+    async def _delete(self, namespace: str, key: str) -> None:
+        entries = dict(self._namespaces.get(namespace, {}))
+        value = entries.pop(key, None)
+        if value is not None:
+            await self._replace(namespace, entries, -_size(namespace, key, value))
 
     def namespace(self, name: str) -> dict[str, str] | None:
         """Return a copy of the entries in a namespace; None if there is no such namespace."""
         entries = self._namespaces.get(name)
         return None if entries is None else dict(entries)
 
-    def _saved(self) -> Future[None]:
-        if self._saving is None:
-            saved: Future[None] = Future()
-            saved.set_result(None)
-            return saved
-        return self._saving.save(self._table)
-
-    def _table(self) -> _Table:
-        return _Table({name: dict(entries) for name, entries in self._namespaces.items()})
+    async def _replace(self, namespace: str, entries: dict[str, str], more: int) -> None:
+        namespaces = self._namespaces | {namespace: entries}
+        if self._saving is not None:
+            await completed(self._saving.save(lambda: _Table(namespaces)))
+        self._namespaces = namespaces
+        self._size += more
 
 
 def _size(namespace: str, key: str, value: str) -> int:
@@ -99,10 +106,11 @@ class KvConfigProcessor:
         self._kv = kv
 
     @answers(PutKv)
-    def put(self, header: PutKv, call: Call) -> Future[Reply]:
+    async def put(self, header: PutKv, call: Call) -> Reply:
         if not header.namespace or not header.key:
             raise BrokerError("namespace or key is null")
-        return when_saved(self._kv.put(header.namespace, header.key, header.value), Reply())
+        await self._kv.put(header.namespace, header.key, header.value)
+        return Reply()
 
     @answers(KvValue)
     def value(self, header: KvValue, call: Call) -> Reply:
@@ -112,9 +120,9 @@ class KvConfigProcessor:
         return Reply(KvValueResponse(value=value))
 
     @answers(DeleteKv)
-    def delete(self, header: DeleteKv, call: Call) -> Reply | Future[Reply]:
-        saved = self._kv.delete(header.namespace, header.key)
-        return Reply() if saved is None else when_saved(saved, Reply())
+    async def delete(self, header: DeleteKv, call: Call) -> Reply:
+        await self._kv.delete(header.namespace, header.key)
+        return Reply()
 
     @answers(KvNamespace)
     def namespace(self, header: KvNamespace, call: Call) -> Reply:

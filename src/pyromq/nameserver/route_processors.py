@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
+from functools import partial
 
 import msgspec
 
@@ -51,7 +51,7 @@ from pyromq.remoting.headers import (
     WipeWritePermission,
     WipeWritePermissionResponse,
 )
-from pyromq.slow_work import completed, yield_slice
+from pyromq.slow_work import Turns, yield_slice
 
 
 class RegistrationProcessor:
@@ -62,7 +62,7 @@ class RegistrationProcessor:
         self._routes = routes
         self._kv = kv
         self._clock = clock
-        self._registering: Future[bool] | None = None  # done when the next registration may begin
+        self._turns = Turns()
 
     @answers(RegisterBroker)
     async def register(self, header: RegisterBroker, call: Call) -> Reply:
@@ -72,14 +72,7 @@ class RegistrationProcessor:
         """
         if header.body_crc and zlib.crc32(call.body) & 0x7FFFFFFF != header.body_crc:
             raise BrokerError("crc32 not match")
-        while self._registering is not None:
-            await completed(self._registering)
-        self._registering = Future()
-        try:
-            return await self._registered(header, call)
-        finally:
-            done, self._registering = self._registering, None
-            done.set_result(True)
+        return await self._turns.run("", partial(self._registered, header, call))
 
     async def _registered(self, header: RegisterBroker, call: Call) -> Reply:
         broker = _identity(header)

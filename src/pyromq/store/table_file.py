@@ -16,6 +16,7 @@ from typing import Generic, TypeVar
 import msgspec
 
 from pyromq.errors import StoreError
+from pyromq.slow_work import completed
 from pyromq.store.json_file import JsonFile
 from pyromq.store.worker import worker
 
@@ -148,6 +149,18 @@ def release_gil() -> None:
 def has_failed(saved: Future[None]) -> bool:
     """Return whether a save is over and has failed."""
     return saved.done() and saved.exception() is not None
+
+
+async def saved_or_undone(saved: Future[None], undo: Callable[[], None]) -> None:
+    """Wait until a changed table is saved. If the save fails, call `undo` and raise the error.
+
+    A refused change must not stay visible until a restart.
+    """
+    try:
+        await completed(saved)
+    except StoreError:
+        undo()
+        raise
 
 
 def when_saved(saved: Future[None], reply: R | Future[R]) -> Future[R]:

@@ -137,7 +137,7 @@ async def test_what_cannot_be_is_refused_and_nothing_changes(caller, broker, tex
     assert broker.config.long_polling is True
 
 
-async def test_what_the_disk_refuses_is_kept_with_the_next_change_and_nothing_else_is_touched(config, clock, caller_to):
+async def test_what_the_disk_refuses_is_not_kept_and_nothing_else_in_the_file_is_touched(config, clock, caller_to):
     disk = FullDisk()
     file = config.data / "config" / "broker.properties"
     async with Broker(config, clock, disk=disk) as broker:
@@ -146,7 +146,7 @@ async def test_what_the_disk_refuses_is_kept_with_the_next_change_and_nothing_el
         assert "No space left" in (await save(caller, "transactionCheckMax=7", code=14)).remark
         disk.full = False
         await save(caller, "fileReservedTime=9")
-        assert parse_properties(file.read_text()) == {"fileReservedTime": "9", "transactionCheckMax": "7"}
+        assert parse_properties(file.read_text()) == {"fileReservedTime": "9"}
         file.write_text("fileReservedTime=11\n")
         await save(caller, "transactionCheckMax=8")
         assert parse_properties(file.read_text()) == {"fileReservedTime": "11", "transactionCheckMax": "8"}

@@ -116,7 +116,7 @@ async def test_offsets_that_are_deleted_with_their_group_are_deleted_on_disk(bro
     assert "orders@g" not in decode_body(ConsumerOffsetTable, path.read_bytes()).offsets
 
 
-async def test_a_change_that_the_disk_does_not_take_is_refused_and_written_later(config, clock, caller_to):
+async def test_after_a_change_that_the_disk_refuses_the_groups_before_it_are_written_later(config, clock, caller_to):
     disk = SimulatedDisk()
     async with Broker(config, clock, disk=disk) as broker:
         caller = await caller_to(broker)
@@ -124,6 +124,7 @@ async def test_a_change_that_the_disk_does_not_take_is_refused_and_written_later
         response = await caller.ask(SaveGroup(), encode_body(GroupConfig(name="g")), code=14)
         assert "subscriptionGroup.json: No space left" in response.remark
         disk.refuse = lambda kind, path: None
+        assert "g" not in broker.groups
         broker.groups.unsaved()()
         assert broker.groups.unsaved() is None
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from concurrent.futures import Future
+from functools import partial
 
 from pyromq.broker.shared_state import SharedState
 from pyromq.errors import BrokerError
@@ -30,8 +30,8 @@ from pyromq.remoting.headers import (
     DeleteGroup,
     SaveGroup,
 )
-from pyromq.slow_work import yield_slice
-from pyromq.store.table_file import when_saved
+from pyromq.slow_work import Turns, completed, yield_slice
+from pyromq.store.table_file import saved_or_undone
 
 logger = logger_of(__name__)
 
@@ -48,31 +48,54 @@ class GroupProcessor:
         self._delay_levels = state.delay_levels
         self._statistics = state.statistics
         self._when_kept = state.confirmation.when_kept
+        self._turns = Turns()  # changes of one group wait for each other
 
     @answers(SaveGroup)
-    def save_group(self, header: SaveGroup, call: Call) -> Future[Reply]:
+    async def save_group(self, header: SaveGroup, call: Call) -> Reply:
+        """Create the group or replace its settings; reply when the change is on disk.
+
+        A change that cannot be saved is undone.
+        """
         group = decode_body(GroupConfig, call.body, REQUEST)
         if group.retry_queues > MAX_QUEUES:  # the group's retry topic gets as many queues
             raise BrokerError(f"group[{group.name}]: retryQueueNums is {group.retry_queues}; the limit is {MAX_QUEUES}")
+        return await self._turns.run(group.name, partial(self._save, group, call))
+
+    async def _save(self, group: GroupConfig, call: Call) -> Reply:
+        known = self._groups.find(group.name)
         saved = self._groups.put(group)
+        await saved_or_undone(saved, partial(self._groups.undo, group.name, known, refused=group))
         logger.info("group %s saved by %s", group.name, call.peer.address)
-        return when_saved(self._when_kept(saved), Reply())
+        await completed(self._when_kept(saved))
+        return Reply()
 
     @answers(DeleteGroup)
-    def delete_group(self, header: DeleteGroup, call: Call) -> Reply | Future[Reply]:
+    async def delete_group(self, header: DeleteGroup, call: Call) -> Reply:
         """Delete the group, and its offsets if the request says so; reply when the deletion is on disk.
 
-        With automatic creation, a running member creates the group again.
+        With automatic creation, a running member creates the group again. A deletion that cannot be saved is undone.
         """
-        self._statistics.forget_group(header.group)
-        save_offsets = None
+        return await self._turns.run(header.group, partial(self._delete, header, call))
+
+    async def _delete(self, header: DeleteGroup, call: Call) -> Reply:
+        known = self._groups.find(header.group)
+        removed, save_offsets = ConsumerOffsetTable({}), None
         if header.remove_offsets:
-            self._offsets.remove_group(header.group)
+            removed = self._offsets.remove_group(header.group)
             save_offsets = self._offsets.unsaved()
-        if header.group in self._groups:
-            logger.info("group %s deleted by %s", header.group, call.peer.address)
+
+        def undo() -> None:
+            self._groups.undo(header.group, known, refused=None)
+            self._offsets.restore(removed)
+
         saved = self._groups.delete(header.group, after=save_offsets)
-        return Reply() if saved is None else when_saved(self._when_kept(saved), Reply())
+        if saved is not None:
+            await saved_or_undone(saved, undo)
+            await completed(self._when_kept(saved))
+        self._statistics.forget_group(header.group)
+        if known is not None:
+            logger.info("group %s deleted by %s", header.group, call.peer.address)
+        return Reply()
 
     @answers(AllGroups)
     async def groups(self, header: AllGroups, call: Call) -> Reply:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -18,7 +17,7 @@ from pyromq.remoting.command import Call, Reply
 from pyromq.remoting.dispatch import answers
 from pyromq.remoting.headers import BrokerSettings, BrokerSettingsResponse, SaveBrokerSettings
 from pyromq.remoting.properties import parse_properties, write_properties
-from pyromq.store.table_file import when_saved
+from pyromq.slow_work import completed
 
 if TYPE_CHECKING:
     from pyromq.broker.shared_state import SharedState
@@ -59,8 +58,8 @@ class SettingsProcessor:
         return Reply(BrokerSettingsResponse(version=version.decode(), next_start=next_start), body.encode())
 
     @answers(SaveBrokerSettings)
-    def save(self, header: SaveBrokerSettings, call: Call) -> Future[Reply]:
-        """Change settings, all or none; reply when the changes are on disk.
+    async def save(self, header: SaveBrokerSettings, call: Call) -> Reply:
+        """Change settings, all or none; reply when the changes are on disk and in effect.
 
         Settings that can change while the broker runs take effect now, others at the next start. Unlike upstream,
         unknown names are refused and not silently kept.
@@ -69,13 +68,14 @@ class SettingsProcessor:
         _check_changeable(changes)
         before = self._config.permission
         try:
-            kept = self._changed.change(changes)
+            saved = await self._changed.change(changes)
         except UsageError as error:
             raise BrokerError(str(error)) from error
         logger.info("settings changed by %s: %s", call.peer.address, ", ".join(f"{k}={v}" for k, v in changes.items()))
         if self._config.permission != before:
             self._topics.touch()
-        return when_saved(self._confirmation.when_kept(kept), Reply())
+        await completed(self._confirmation.when_kept(saved))
+        return Reply()
 
 
 def _parsed(body: bytes) -> dict[str, str]:

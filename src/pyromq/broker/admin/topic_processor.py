@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from concurrent.futures import Future
+from functools import partial
 
 from msgspec import UNSET
 
@@ -25,8 +25,8 @@ from pyromq.remoting.headers import (
     DeleteTopic,
     TopicSettings,
 )
-from pyromq.slow_work import completed
-from pyromq.store.table_file import complete_when_saved
+from pyromq.slow_work import Turns, completed
+from pyromq.store.table_file import saved_or_undone
 
 logger = logger_of(__name__)
 
@@ -48,18 +48,23 @@ class TopicProcessor:
         self._announce = state.registering.announce
         self._deleted = state.deleted_topics
         self._when_kept = state.confirmation.when_kept
+        self._turns = Turns()  # changes of one topic wait for each other
 
     @answers(CreateTopic)
-    def create_topic(self, header: CreateTopic, call: Call) -> Future[Reply]:
+    async def create_topic(self, header: CreateTopic, call: Call) -> Reply:
         """Create the topic or replace its settings; reply when the change is on disk and the name servers know it.
 
         The topic's order setting is kept: only name servers change this setting. Attributes that the request does not
-        name are kept, too.
+        name are kept, too. A change that cannot be saved is undone.
         """
         check_changeable(self._topics, header.topic)
         _check_numbers(header)
         if header.topic in self._topics.leaving:
             raise BrokerError(f"topic[{header.topic}] is being deleted; try again later")
+        return await self._turns.run(header.topic, partial(self._create, header, call))
+
+    async def _create(self, header: CreateTopic, call: Call) -> Reply:
+        await self._on_disk(header.topic)
         known = self._topics.find(header.topic)
         topic = TopicConfig(
             name=header.topic,
@@ -71,16 +76,19 @@ class TopicProcessor:
             order=known is not None and known.order,
             attributes=changed_attributes(known, header.topic, header.attributes) or UNSET,
         )
-        saved = self._when_kept(self._topics.put(topic))
+        saved = self._topics.put(topic)
+        await saved_or_undone(saved, partial(self._topics.undo, topic.name, known, refused=topic))
         logger.info("topic %s %s by %s", topic.name, "changed" if known else "created", call.peer.address)
-        answered: Future[Reply] = Future()
+        kept = self._when_kept(saved)
+        await completed(self._announce(topic))
+        self._connections.notify_consumers(topic.name)
+        await completed(kept)
+        return Reply()
 
-        def known_to_name_servers(_: Future[None]) -> None:
-            complete_when_saved(saved, Reply(), answered)
-            self._connections.notify_consumers(topic.name)
-
-        self._announce(topic).add_done_callback(known_to_name_servers)
-        return answered
+    async def _on_disk(self, name: str) -> None:
+        """Wait until an auto-created topic is on disk, so that a refused change of the topic can be undone."""
+        if (saved := self._topics.saved(name)) is not None:
+            await completed(saved)
 
     @answers(DeleteTopic)
     async def delete_topic(self, header: DeleteTopic, call: Call) -> Reply:
@@ -90,15 +98,15 @@ class TopicProcessor:
 
         The reply comes when no crash can restore the topic. Until then the topic cannot be created again. Consumers are
         ordered to reset their offsets. Otherwise they would skip the first messages of a new topic of that name.
-        Upstream keeps the offsets.
+        Upstream keeps the offsets. A deletion that cannot be saved is undone.
         """
         name = header.topic
         check_changeable(self._topics, name)
         for group in self._offsets.groups_of(name):
             retries = pop_retry_topic(group, name)
             if self._topics.find(retries) is not None and not self._shares_retries(group, name):
-                await self._delete(retries, call)
-        await self._delete(name, call)
+                await self._turns.run(retries, partial(self._delete, retries, call))
+        await self._turns.run(name, partial(self._delete, name, call))
         return Reply()
 
     def _shares_retries(self, group: str, topic: str) -> bool:
@@ -109,15 +117,22 @@ class TopicProcessor:
 
     async def _delete(self, name: str, call: Call) -> None:
         # Offsets go first, then settings, then queues: after a crash in between, a new topic inherits no offsets.
+        await self._on_disk(name)
         known = self._topics.find(name)
-        self._offsets.remove_topic(name)
+        removed = self._offsets.remove_topic(name)
         saved = self._topics.delete(name, after=self._offsets.unsaved())
+
+        def undo() -> None:
+            self._topics.undo(name, known, refused=None)
+            self._offsets.restore(removed)
+
         if known is not None:
             self._topics.leaving.add(name)
-            logger.info("topic %s deleted by %s", name, call.peer.address)
         try:
             if saved is not None:
-                await completed(saved)
+                await saved_or_undone(saved, undo)
+            if known is not None:
+                logger.info("topic %s deleted by %s", name, call.peer.address)
             # The replicas know of the deletion before a queue is deleted. Otherwise a replica may restore the topic.
             await self._note_deletion(name)
             if known is not None:

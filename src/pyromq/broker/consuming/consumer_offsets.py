@@ -160,15 +160,20 @@ class ConsumerOffsets:
         """Return the groups that have stored offsets in the topic."""
         return set(self._groups.get(topic, ()))
 
-    def remove_group(self, group: str) -> None:
-        """Remove all offsets of a group."""
-        for topic in self.topics_of(group):
-            self._remove(group, topic)
+    def remove_group(self, group: str) -> ConsumerOffsetTable:
+        """Remove all offsets of a group; return them."""
+        return ConsumerOffsetTable({topic + _AT + group: self._remove(group, topic) for topic in self.topics_of(group)})
 
-    def remove_topic(self, topic: str) -> None:
-        """Remove the offsets of all groups in the topic."""
-        for group in self.groups_of(topic):
-            self._remove(group, topic)
+    def remove_topic(self, topic: str) -> ConsumerOffsetTable:
+        """Remove the offsets of all groups in the topic; return them."""
+        return ConsumerOffsetTable({topic + _AT + group: self._remove(group, topic) for group in self.groups_of(topic)})
+
+    def restore(self, removed: ConsumerOffsetTable) -> None:
+        """Store removed offsets again. An offset that was stored since is kept."""
+        for key, queues in removed.offsets.items():
+            topic, _, group = key.partition(_AT)
+            for queue_id in queues.keys() - self._table.get(key, {}).keys():
+                self.commit(group, topic, queue_id, queues[queue_id])
 
     def clone(self, source: str, destination: str, topic: str) -> None:
         """Replace the offsets of group `destination` in a topic by the offsets of group `source`, if there are any.
@@ -247,10 +252,10 @@ class ConsumerOffsets:
         self._count += len(queues)
         return queues
 
-    def _remove(self, group: str, topic: str) -> None:
+    def _remove(self, group: str, topic: str) -> dict[int, int]:
         queues = self._table.pop(topic + _AT + group, None)
         if queues is None:
-            return
+            return {}
         self._count -= len(queues)
         self._note(topic + _AT + group)
         for table, key, value in ((self._groups, topic, group), (self._topics, group, topic)):
@@ -261,6 +266,7 @@ class ConsumerOffsets:
             self.watched.discard(topic + _AT + group)
             self._has_removed = True
             self.on_change(group, topic, None, 0)
+        return queues
 
 
 class _ChangedOffsets(msgspec.Struct, frozen=True):

@@ -146,6 +146,19 @@ class ConsumerGroups:
             return None
         return self._save(after=after)
 
+    def undo(self, name: str, before: GroupConfig | None, *, refused: GroupConfig | None) -> None:
+        """Restore a group's settings from before a change that cannot be saved; None: there is no group.
+
+        A group that was changed again since is left as it is.
+        """
+        if self._table.get(name) is not refused:
+            return
+        if before is None:
+            self._table.pop(name, None)
+        else:
+            self._table[name] = before
+        self._renew()
+
     def adopt(self, table: GroupConfigTable) -> Future[None] | None:
         """Replace the whole table by a copy of the master's, with its data version.
 

@@ -6,7 +6,6 @@ Source: RocketMQ 5.3.3, QueryAssignmentProcessor and MessageRequestModeManager.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import Future
 from functools import partial
 
 import msgspec
@@ -31,8 +30,8 @@ from pyromq.remoting.codes import Permission
 from pyromq.remoting.command import Call, Reply
 from pyromq.remoting.dispatch import answers
 from pyromq.remoting.headers import QueryAssignment, SetMessageRequestMode
-from pyromq.slow_work import completed
-from pyromq.store.table_file import TableFile, when_saved
+from pyromq.slow_work import Turns, completed
+from pyromq.store.table_file import TableFile
 
 PULL, POP = "PULL", "POP"
 _ALL_QUEUES = -1
@@ -54,6 +53,7 @@ class AssignmentProcessor:
         self._file = state.request_modes
         self._saving = TableFile(self._file, msgspec.json.encode, state.run_soon)
         self.close = self._saving.close  # blocks until all changes are on disk, or have failed
+        self._turns = Turns()
         self._modes: dict[str, dict[str, MessageRequestMode]] = {}
 
     def load(self) -> None:
@@ -62,7 +62,8 @@ class AssignmentProcessor:
         self._modes = {} if stored is None else dict(stored.by_topic)
 
     @answers(SetMessageRequestMode)
-    def set_mode(self, header: SetMessageRequestMode, call: Call) -> Reply | Future[Reply]:
+    async def set_mode(self, header: SetMessageRequestMode, call: Call) -> Reply:
+        """Set the mode of a group and topic; reply when the mode is on disk and in effect."""
         mode = decode_body(MessageRequestMode, call.body, REQUEST)
         if mode.mode not in (PULL, POP):
             raise BrokerError(f"mode={mode.mode!r} of group {mode.group}: it must be PULL or POP")
@@ -72,10 +73,14 @@ class AssignmentProcessor:
             raise TopicNotFound(f"topic[{mode.topic}] not exist: create it before its mode is set")
         if self._groups.find(mode.group, call.peer) is None:
             raise GroupNotFound(f"subscription group [{excerpt(mode.group, 100)}] does not exist: create it first")
-        self._modes = {topic: modes for topic, modes in self._modes.items() if self._topics.find(topic) is not None}
-        self._modes.setdefault(mode.topic, {})[mode.group] = mode
-        saved = self._saving.save(lambda: MessageRequestModes(by_topic=self._modes))
-        return when_saved(saved, Reply())
+        return await self._turns.run("", partial(self._set, mode))
+
+    async def _set(self, mode: MessageRequestMode) -> Reply:
+        modes = {topic: modes for topic, modes in self._modes.items() if self._topics.find(topic) is not None}
+        modes[mode.topic] = modes.get(mode.topic, {}) | {mode.group: mode}
+        await completed(self._saving.save(lambda: MessageRequestModes(by_topic=modes)))
+        self._modes = modes
+        return Reply()
 
     @answers(QueryAssignment)
     async def assign(self, header: QueryAssignment, call: Call) -> Reply:

@@ -106,7 +106,7 @@ class Turns:
                 await completed(before)
             return await work()
         finally:
-            if self._last[name] is done:
+            if self._last.get(name) is done:  # later work may have been closed before
                 del self._last[name]
             done.set_result(None)
 

@@ -235,3 +235,12 @@ def test_failed_or_closed_work_ends_its_turn():
         run_blocking(failing)
     closed.close()
     assert run_blocking(last) == "a3"
+
+
+def test_waiting_work_may_be_closed_before_the_work_it_waits_for():
+    turns, events = Turns(), []
+    first, second = (turns.run("a", partial(noted, events, name)) for name in ("a1", "a2"))
+    for work in first, second:
+        work.send(None)
+    second.close()
+    assert run_blocking(first) == "a1"

@@ -78,3 +78,7 @@ def suggestions(ctx: click.Context) -> Iterator[None]:
         if not alike:
             raise
         raise type(error)(f"{error} (did you mean {' or '.join(alike)}?)") from error
+
+
+cluster_option = click.option("--cluster", help="Only on the brokers of this cluster.")
+broker_option = click.option("-b", "--broker", help="Only on this broker.")

@@ -13,6 +13,19 @@ def test_group_is_created_listed_and_deleted(cli, served):
     assert "group-life" not in cli("group", "list").out
 
 
+def test_a_group_is_created_altered_and_deleted_in_one_cluster_or_at_one_broker(cli, served):
+    place = ("--broker", "broker-a", "--cluster", "DefaultCluster")
+    created = cli("group", "create", "group-placed", *place)
+    assert created.out == "group group-placed is created in cluster DefaultCluster on broker broker-a\n"
+    altered = cli("group", "alter", "group-placed", "--retries", "3", *place)
+    assert altered.lines[1].split() == ["broker-a", "retries", "16", "3"]
+    assert cli("group", "alter", "group-placed", *place).code == 2  # nothing to change
+    deleted = cli("group", "delete", "group-placed", *place, stdin=b"y\n")
+    assert "its offsets in cluster DefaultCluster on broker broker-a?" in deleted.err
+    elsewhere = cli("group", "create", "group-placed", "--broker", "elsewhere")
+    assert "broker 'elsewhere' is not registered; there is broker-a" in elsewhere.err
+
+
 def test_creating_a_group_that_exists_changes_nothing_and_altering_only_what_is_given(cli, served):
     def settings():
         return next(each for each in served.do(read()) if each.name == "group-twice")

@@ -20,6 +20,15 @@ def test_topic_is_created_shown_altered_and_deleted(cli, served):
     assert cli("topic", "show", "topic-life").code == 1
 
 
+def test_a_topic_is_deleted_in_one_cluster(cli, served):
+    assert cli("topic", "create", "topic-placed").code == 0
+    refused = cli("topic", "delete", "topic-placed", "--cluster", "other", "--yes")
+    assert (refused.code, "cluster 'other' does not exist; there is DefaultCluster" in refused.err) == (1, True)
+    deleted = cli("topic", "delete", "topic-placed", "--cluster", "DefaultCluster", "--yes")
+    assert deleted.out == "topic topic-placed is deleted in cluster DefaultCluster\n"
+    assert cli("topic", "show", "topic-placed").code == 1
+
+
 def test_a_topic_has_the_type_that_it_was_given(cli, served):
     assert cli("topic", "create", "topic-typed", "--type", "fifo").code == 0
     assert json.loads(cli("topic", "show", "topic-typed", "-o", "json").out)["type"] == "fifo"

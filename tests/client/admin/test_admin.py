@@ -157,6 +157,44 @@ async def test_a_deleted_topic_is_gone_everywhere(cluster, admin):
         await admin.delete_topic("orders")
 
 
+@pytest.fixture
+async def clusters(cluster, tmp_path):
+    """A name server with broker-a, and broker-o of the cluster `other`."""
+    config = BrokerConfig(tmp_path, "broker-o", cluster="other", port=0, namesrv=(cluster.namesrv,))
+    async with Broker(config):
+        yield cluster
+
+
+async def test_a_topic_may_be_deleted_in_one_cluster(clusters):
+    admin = await clusters.admin()
+    await admin.create_topic("orders", 4, order=True)
+    await admin.delete_topic("orders", cluster="other")
+    assert list(await admin.topic_configs("orders")) == ["broker-a"]
+    assert [each.broker_name for each in (await admin.topic_route("orders")).queues] == ["broker-a"]
+    assert await admin.kv("ORDER_TOPIC_CONFIG", "orders") == "broker-a:4"
+    with pytest.raises(TopicNotFound, match="topic orders does not exist in cluster other"):
+        await admin.delete_topic("orders", cluster="other")
+    await admin.delete_topic("orders", cluster="DefaultCluster")
+    assert await admin.kv("ORDER_TOPIC_CONFIG", "orders") is None
+    assert "orders" not in await admin.topics()
+
+
+@pytest.mark.parametrize("place", [{"cluster": "other"}, {"broker": "broker-o"}])
+async def test_groups_may_be_changed_in_one_cluster_or_at_one_broker(clusters, place):
+    admin = await clusters.admin()
+    await admin.create_group(GroupConfig(name="g", retry_max_times=3))
+    await admin.create_group(GroupConfig(name="g", retry_max_times=4), replace=True, **place)
+    await admin.alter_group("g", retry_queues=2, **place)
+    configs = await admin.group_configs("g")
+    assert [(each.retry_max_times, each.retry_queues) for each in configs.values()] == [(3, 1), (4, 2)]
+    assert list(await admin.group_configs("g", **place)) == ["broker-o"]
+    await admin.create_topic("%RETRY%g", 1)
+    await admin.delete_group("g", **place)
+    assert list(await admin.group_configs("g")) == ["broker-a"]
+    left = ["broker-a"] if "cluster" in place else ["broker-a", "broker-o"]
+    assert list(await admin.topic_configs("%RETRY%g")) == left
+
+
 async def test_topic_status_shows_bounds_and_last_store_time(cluster, admin):
     producer = await cluster.producer()
     result = await producer.send(Message("orders", b"1"))

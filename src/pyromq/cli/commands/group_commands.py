@@ -12,7 +12,7 @@ import click
 from msgspec import UNSET
 
 from pyromq import Admin
-from pyromq.cli.cluster_names import GROUP_NAME, TOPIC_NAME
+from pyromq.cli.cluster_names import GROUP_NAME, TOPIC_NAME, broker_option, cluster_option
 from pyromq.cli.command_tree import Group
 from pyromq.cli.connection_options import connections, namesrv_option, with_admin
 from pyromq.cli.progress_line import ProgressLine
@@ -48,11 +48,20 @@ def group() -> None:
 @click.option("--disabled", is_flag=True, help="Refuse the group's pulls.")
 @click.option("--no-broadcast", is_flag=True, help="Refuse broadcasting consumers.")
 @click.option("--orderly", is_flag=True, help=f"{_ORDERLY}.")
+@cluster_option
+@broker_option
 @namesrv_option
 def create(
-    name: str, retries: int, retry_queues: int, disabled: bool, no_broadcast: bool, orderly: bool, namesrv: str
+    name: str,
+    retries: int,
+    retry_queues: int,
+    disabled: bool,
+    no_broadcast: bool,
+    orderly: bool,
+    namesrv: str,
+    **place: str | None,
 ) -> None:
-    """Create group NAME on all brokers. `pyromq group alter` changes an existing group."""
+    """Create group NAME on all brokers, or on some. `pyromq group alter` changes an existing group."""
     config = GroupConfig(
         name=name,
         retry_max_times=retries,
@@ -62,8 +71,12 @@ def create(
         orderly=orderly or UNSET,
     )
     with Admin(namesrv, connections=connections()) as admin:
-        admin.create_group(config)
-    click.echo(f"group {name} is created on every broker")
+        admin.create_group(config, **place)
+    click.echo(f"group {name} is created{_where(**place) or ' on every broker'}")
+
+
+def _where(cluster: str | None, broker: str | None) -> str:
+    return (f" in cluster {cluster}" if cluster else "") + (f" on broker {broker}" if broker else "")
 
 
 @group.command()
@@ -73,11 +86,13 @@ def create(
 @click.option("--enabled/--disabled", default=None, help="Answer or refuse the group's pulls.")
 @click.option("--broadcast/--no-broadcast", default=None, help="Accept or refuse broadcasting consumers.")
 @click.option("--orderly/--no-orderly", default=None, help=f"{_ORDERLY}, or in any order.")
+@cluster_option
+@broker_option
 @namesrv_option
 @output_option
 def alter(name: str, namesrv: str, output: str, **options: int | bool | None) -> None:
-    """Change the given settings of group NAME on all brokers."""
-    if all(value is None for value in options.values()):
+    """Change the given settings of group NAME on all brokers, or on some."""
+    if all(value is None for each, value in options.items() if each not in ("cluster", "broker")):
         raise click.UsageError("say what to change: --retries, --retry-queues, --enabled, --broadcast or --orderly")
     with Admin(namesrv, connections=connections()) as admin:
         before = admin.group_configs(name)
@@ -102,15 +117,20 @@ def _changes(broker: str, old: GroupConfig | None, new: GroupConfig) -> Iterator
 
 @group.command()
 @click.argument("name", type=GROUP_NAME)
+@cluster_option
+@broker_option
 @yes_option
 @with_admin
-def delete(admin: Admin, name: str, yes: bool) -> None:
-    """Delete group NAME and its offsets on all brokers."""
+def delete(admin: Admin, name: str, yes: bool, **place: str | None) -> None:
+    """Delete group NAME and its offsets on all brokers, or on some.
+
+    The group's retry and dead-letter topics are deleted too, except with --broker.
+    """
     check_known(admin, name)
     if not yes:
-        confirm(f"delete group {name} and its offsets?")
-    admin.delete_group(name)
-    click.echo(f"group {name} is deleted")
+        confirm(f"delete group {name} and its offsets{_where(**place)}?")
+    admin.delete_group(name, **place)
+    click.echo(f"group {name} is deleted{_where(**place)}")
 
 
 def check_known(admin: Admin, name: str) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from pyromq import Admin
-from pyromq.cli.cluster_names import TOPIC_NAME
+from pyromq.cli.cluster_names import TOPIC_NAME, broker_option, cluster_option
 from pyromq.cli.command_tree import Group
 from pyromq.cli.connection_options import connections, namesrv_option, with_admin
 from pyromq.cli.progress_line import ProgressLine
@@ -44,8 +44,8 @@ def topic() -> None:
     type=click.Choice(MESSAGE_TYPES, case_sensitive=False),
     help="Messages that clients of RocketMQ 5 may send. [default: no type, which means all]",
 )
-@click.option("--cluster", help="Only on the brokers of this cluster.")
-@click.option("-b", "--broker", help="Only on this broker.")
+@cluster_option
+@broker_option
 @with_admin
 def create(
     admin: Admin, name: str, queues: int, read_queues: int | None, write_queues: int | None, **where: str | bool | None
@@ -65,8 +65,8 @@ def create(
 @click.option(
     "--type", "message_type", type=click.Choice(MESSAGE_TYPES, case_sensitive=False), help="Type, as in `topic create`."
 )
-@click.option("--cluster", help="Only on the brokers of this cluster.")
-@click.option("-b", "--broker", help="Only on this broker.")
+@cluster_option
+@broker_option
 @yes_option
 @namesrv_option
 @output_option
@@ -136,15 +136,17 @@ def _changes(broker: str, old: TopicConfig, new: TopicConfig) -> Iterator[dict[s
 
 @topic.command()
 @click.argument("name", type=TOPIC_NAME)
+@cluster_option
 @yes_option
 @with_admin
-def delete(admin: Admin, name: str, yes: bool) -> None:
-    """Delete topic NAME and its queues on all brokers."""
+def delete(admin: Admin, name: str, cluster: str | None, yes: bool) -> None:
+    """Delete topic NAME and its queues on all brokers, or in one cluster."""
     admin.topic_route(name)  # raises for an unknown topic, before the prompt
+    where = f" in cluster {cluster}" if cluster else ""
     if not yes:
-        confirm(f"delete topic {name} and all its messages?")
-    admin.delete_topic(name)
-    click.echo(f"topic {name} is deleted")
+        confirm(f"delete topic {name} and all its messages{where}?")
+    admin.delete_topic(name, cluster=cluster)
+    click.echo(f"topic {name} is deleted{where}")
 
 
 @topic.command("list")

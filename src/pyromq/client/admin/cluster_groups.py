@@ -114,16 +114,19 @@ class ClusterGroups:
         self._brokers = brokers
         self._topics = topics
 
-    async def create_group(self, config: GroupConfig, *, replace: bool = False) -> None:
-        """Create a consumer group at every master.
+    async def create_group(
+        self, config: GroupConfig, *, replace: bool = False, cluster: str | None = None, broker: str | None = None
+    ) -> None:
+        """Create a consumer group at every master, or only in one `cluster` or at one `broker`.
 
         Raises `AlreadyExists` if a master has the group: `alter_group` changes single settings, `replace=True` sets
         all.
         """
         check_group(config.name)
-        if not replace and (found := await self.group_configs(config.name)):
+        if not replace and (found := await self.group_configs(config.name, cluster=cluster, broker=broker)):
             raise AlreadyExists(f"group {config.name} exists already, at {', '.join(found)}; alter or replace it")
-        await self._brokers.ask_each((await self._brokers.masters()).values(), SaveGroup(), encode_body(config))
+        masters = await self._brokers.masters(cluster=cluster, broker=broker)
+        await self._brokers.ask_each(masters.values(), SaveGroup(), encode_body(config))
 
     async def alter_group(
         self,
@@ -134,8 +137,12 @@ class ClusterGroups:
         enabled: bool | None = None,
         broadcast: bool | None = None,
         orderly: bool | None = None,
+        cluster: str | None = None,
+        broker: str | None = None,
     ) -> None:
-        """Change the given settings of a group at every master. Raises `GroupNotFound` if no master has it.
+        """Change the given settings of a group at every master, or only in one `cluster` or at one `broker`.
+
+        Raises `GroupNotFound` if no master has the group.
 
         A master without the group gets a group with the settings of another master.
         """
@@ -147,7 +154,7 @@ class ClusterGroups:
             "orderly": orderly,
         }
         changes = {field: value for field, value in given.items() if value is not None}
-        masters = await self._brokers.masters()
+        masters = await self._brokers.masters(cluster=cluster, broker=broker)
         # Raises `Unavailable` if a master is out of reach, before any change.
         await self._brokers.ask_each(masters.values(), AllGroups())
         configs = await self.group_configs(name)
@@ -157,14 +164,18 @@ class ClusterGroups:
             config = configs.get(broker_name) or configs[min(configs)]
             await self._brokers.ask(address, SaveGroup(), encode_body(msgspec.structs.replace(config, **changes)))
 
-    async def delete_group(self, name: str) -> None:
-        """Delete a consumer group with its offsets, retry topic and dead-letter topic at every master."""
+    async def delete_group(self, name: str, *, cluster: str | None = None, broker: str | None = None) -> None:
+        """Delete a consumer group with its offsets, retry topic and dead-letter topic at every master.
+
+        With `cluster`, only the brokers of that cluster delete them. With `broker`, only that broker deletes the group
+        and its offsets, and the group's topics stay.
+        """
         check_group(name)
-        masters = await self._brokers.masters()
+        masters = await self._brokers.masters(cluster=cluster, broker=broker)
         await self._brokers.ask_each(masters.values(), DeleteGroup(group=name, remove_offsets=True))
-        for topic in (retry_topic(name), dead_letter_topic(name)):
+        for topic in () if broker is not None else (retry_topic(name), dead_letter_topic(name)):
             try:
-                await self._topics.delete_topic(topic)
+                await self._topics.delete_topic(topic, cluster=cluster)
             except TopicNotFound:
                 pass  # brokers create these topics when a first message fails
 
@@ -175,9 +186,11 @@ class ClusterGroups:
             groups |= table
         return [groups[name] for name in sorted(groups)]
 
-    async def group_configs(self, name: str) -> dict[str, GroupConfig]:
+    async def group_configs(
+        self, name: str, *, cluster: str | None = None, broker: str | None = None
+    ) -> dict[str, GroupConfig]:
         """Return a group's settings by broker name; {} if no broker has the group."""
-        tables = await self._groups_by_broker()
+        tables = await self._groups_by_broker(cluster=cluster, broker=broker)
         return {broker_name: table[name] for broker_name, table in sorted(tables.items()) if name in table}
 
     async def consumer_connection(self, group: str) -> ConsumerConnection:
@@ -219,9 +232,11 @@ class ClusterGroups:
             raise refusal
         return ProducerConnection(connections=[members[client_id] for client_id in sorted(members)])
 
-    async def _groups_by_broker(self) -> dict[str, dict[str, GroupConfig]]:
+    async def _groups_by_broker(
+        self, *, cluster: str | None = None, broker: str | None = None
+    ) -> dict[str, dict[str, GroupConfig]]:
         """Return the settings of all groups by broker name and group name; brokers out of reach are left out."""
-        masters = await self._brokers.masters()
+        masters = await self._brokers.masters(cluster=cluster, broker=broker)
         answers = await self._brokers.answers(masters.values(), AllGroups())
         return {
             name: decode_body(GroupConfigTable, answers[address].body).groups

@@ -193,13 +193,20 @@ class ClusterTopics:
         self._cluster.routes.forget(name)
         await self._check_type(name, message_type, {broker_name: masters[broker_name] for broker_name in configs})
 
-    async def delete_topic(self, name: str) -> None:
-        """Delete a topic with its queues at every broker that has it, and at the name servers."""
-        route = await self.topic_route(name)
-        await self._brokers.ask_each(masters_of(route.brokers).values(), DeleteTopic(topic=name))
-        await self._brokers.ask_name_servers(DeleteTopicName(topic=name))
-        if route.order_conf:
-            await self._kv.delete_kv(ORDER_NAMESPACE, name)
+    async def delete_topic(self, name: str, *, cluster: str | None = None) -> None:
+        """Delete a topic with its queues at every broker that has it, and at the name servers.
+
+        With `cluster`, only the brokers of that cluster delete it. A topic is not deleted at one broker of several:
+        name servers remove the routes of a whole cluster. Raises `TopicNotFound`.
+        """
+        masters = masters_of((await self.topic_route(name)).brokers)
+        if cluster is not None:
+            masters = {each: masters[each] for each in await self._brokers.masters(cluster=cluster) if each in masters}
+            if not masters:
+                raise TopicNotFound(f"topic {name} does not exist in cluster {cluster}")
+        await self._brokers.ask_each(masters.values(), DeleteTopic(topic=name))
+        await self._brokers.ask_name_servers(DeleteTopicName(topic=name, cluster=cluster))
+        await self._unfix_queues(name, None if cluster is None else masters)
         self._cluster.routes.forget(name)
 
     async def topics(self) -> list[str]:
@@ -261,8 +268,16 @@ class ClusterTopics:
     async def _fix_queues(self, name: str, queues: dict[str, int]) -> None:
         """Store an order topic's queue counts of these brokers at the name servers; those of other brokers stay."""
         known = _fixed_queues(await self._kv.kv(ORDER_NAMESPACE, name))
-        value = ";".join(f"{broker_name}:{count}" for broker_name, count in sorted((known | queues).items()))
-        await self._kv.put_kv(ORDER_NAMESPACE, name, value)
+        await self._kv.put_kv(ORDER_NAMESPACE, name, _fixed_text(known | queues))
+
+    async def _unfix_queues(self, name: str, brokers: Mapping[str, str] | None) -> None:
+        """Remove an order topic's queue counts of these brokers, None: of all, from the name servers."""
+        known = _fixed_queues(await self._kv.kv(ORDER_NAMESPACE, name))
+        left = {each: count for each, count in known.items() if brokers is not None and each not in brokers}
+        if left:
+            await self._kv.put_kv(ORDER_NAMESPACE, name, _fixed_text(left))
+        elif known:
+            await self._kv.delete_kv(ORDER_NAMESPACE, name)
 
     async def _check_type(self, name: str, message_type: str | None, masters: Mapping[str, str]) -> None:
         """Raise `UsageError` if a broker has not stored the type. RocketMQ 4 ignores the type without an error."""
@@ -306,6 +321,10 @@ def _described(configs: Mapping[str, TopicConfig]) -> str:
         f"permission {permission_text(config.permission)}"
         for broker, config in configs.items()
     )
+
+
+def _fixed_text(queues: Mapping[str, int]) -> str:
+    return ";".join(f"{broker}:{count}" for broker, count in sorted(queues.items()))
 
 
 def _fixed_queues(text: str | None) -> dict[str, int]:

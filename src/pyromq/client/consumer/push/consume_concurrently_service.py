@@ -147,8 +147,7 @@ class ConsumeConcurrentlyService:
             message.reconsume_times += 1
         process_queue.replace(request, failed)
         await self._clock.sleep(self._config.local_retry_seconds)
-        if not process_queue.dropped:
-            self._listeners.submit([request])
+        self._listeners.submit([request])
 
     async def _give_back(
         self, request: ConsumeRequest, messages: list[StoredMessage], verdict: Verdict

@@ -15,6 +15,7 @@ from tests.waiting import PATIENCE_SECONDS
 
 from pyromq.client.blocking.blocking_client import BlockingRunner
 from pyromq.client.blocking.caller_runs_loop import TAKE_OVER_SECONDS
+from pyromq.client.blocking.sigint import sigterm_interrupts
 from pyromq.errors import NotRunning, UsageError
 
 
@@ -294,19 +295,26 @@ def test_ctrl_c_ends_the_call_and_leaves_the_portal_usable(portal):
 
 
 def test_ctrl_c_ends_a_call_while_another_thread_turns_the_loop(portal):
-    begun, end = threading.Event(), asyncio.Event()
+    begun, end, cancelled = threading.Event(), asyncio.Event(), threading.Event()
 
     async def wait_for_the_end():
         begun.set()
         await end.wait()
+
+    async def wait_forever():
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cancelled.set()
 
     with ThreadPoolExecutor(1) as pool:
         other = pool.submit(portal.run, wait_for_the_end)
         assert begun.wait(PATIENCE_SECONDS)
         with pytest.raises(KeyboardInterrupt):
             timer = interrupt_after(0.05)
-            portal.run(asyncio.Event().wait)
+            portal.run(wait_forever)
         timer.join()
+        assert cancelled.wait(PATIENCE_SECONDS)
         assert not other.done()
         portal.run(call, end.set)
         other.result(PATIENCE_SECONDS)
@@ -362,6 +370,44 @@ def test_a_programs_own_handler_that_is_called_between_callbacks_ends_no_call(po
     finally:
         signal.signal(signal.SIGINT, previous)
     assert calls == [1]
+
+
+def test_ctrl_c_while_work_is_submitted_is_not_lost(portal):
+    def begin():
+        signal.raise_signal(signal.SIGINT)
+        return soon(1)
+
+    with pytest.raises(KeyboardInterrupt):
+        portal.submit(begin)
+    assert portal.run(add, 1, 2) == 3
+
+
+def test_ctrl_c_ends_the_call_of_the_main_thread_and_no_other(portal):
+    other = BlockingRunner(lambda: None, "other")
+    other.start(nothing)
+    results = []
+
+    async def interrupted():
+        signal.raise_signal(signal.SIGINT)
+        results.append(pool.submit(other.run, add, 1, 2).result(PATIENCE_SECONDS))
+        await asyncio.Event().wait()
+
+    with ThreadPoolExecutor(1) as pool, pytest.raises(KeyboardInterrupt):
+        portal.run(interrupted)
+    other.close(nothing)
+    assert results == [3]
+
+
+@not_windows
+def test_a_second_sigterm_does_not_interrupt_the_cleaning_up():
+    cleaned = False
+    with pytest.raises(KeyboardInterrupt), sigterm_interrupts():
+        try:
+            signal.raise_signal(signal.SIGTERM)
+        finally:
+            signal.raise_signal(signal.SIGTERM)
+            cleaned = True
+    assert cleaned
 
 
 def test_ctrl_c_just_before_the_loop_waits_ends_the_call(portal):

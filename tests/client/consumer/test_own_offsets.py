@@ -139,13 +139,17 @@ async def test_members_hand_queues_over_through_the_store(send, consuming, new_s
     assert total(store) == 80
 
 
+@pytest.mark.parametrize("function", ["load", "save"])
 @pytest.mark.parametrize("orderly", [False, True])
-async def test_a_queue_that_cannot_be_loaded_waits_until_it_can(send, consuming, seen, store, until, orderly, caplog):
+async def test_a_queue_waits_until_its_beginning_is_loaded_or_saved(
+    send, consuming, seen, store, until, orderly, function, caplog
+):
     away = Faulty(store)
-    away.fails = {"load"}
+    away.fails = {function}
     await send(range(8))
     async with consuming(seen, orderly=orderly, offset_store=away, **BEGINNING):
-        await until(lambda: "load of Faulty failed: OperationalError: database is locked" in caplog.text)
+        await until(lambda: f"{function} of Faulty failed: OperationalError: database is locked" in caplog.text)
+        assert "cannot be consumed yet" in caplog.text
         assert not seen.messages
         away.fails = set()
         await seen.wait(8)

@@ -22,9 +22,6 @@ async def unbalanced(cluster, runs, clock):
         runs.append(clock.monotonic())
         return ["orders"]
 
-    async def nothing(queues):
-        return []
-
     client = ClusterClient(cluster.namesrv, SystemClock())
     await client.start()
     rebalance = Rebalance(
@@ -34,8 +31,8 @@ async def unbalanced(cluster, runs, clock):
         ConsumerConfig(broadcast=True),  # asks nobody whose the queues are
         clock=clock,
         topics=topics,
-        acquire=nothing,
-        revoke=nothing,
+        acquire=hold_none,
+        revoke=release,
     )
     task = asyncio.create_task(rebalance.run())
     try:
@@ -126,6 +123,47 @@ async def test_queues_to_be_acquired_again_for_one_reason_are_one_line(cluster, 
     assert all(str(queue) in line for queue in route.readable)
 
 
+async def test_a_stuck_queue_that_cannot_be_acquired_again_is_no_longer_assigned(cluster):
+    await (await cluster.producer()).send(Message("orders", b"1"))
+    client = ClusterClient(cluster.namesrv, SystemClock())
+    await client.start()
+    held = {queue: Held(queue) for queue in (await client.route("orders")).readable}
+    rebalance = Rebalance(
+        held,
+        "workers",
+        client,
+        ConsumerConfig(broadcast=True),
+        clock=FakeClock(),
+        topics=lambda: ["orders"],
+        acquire=hold_none,
+        revoke=release,
+        stuck=lambda assigned: "may be locked by another member",
+    )
+    assert not await rebalance.once()
+    await client.close()
+    assert not held
+
+
+async def test_queues_stay_assigned_while_the_members_are_unknown(cluster):
+    await (await cluster.producer()).send(Message("orders", b"1"))
+    client = ClusterClient(cluster.namesrv, SystemClock())
+    await client.start()
+    held = {queue: Held(queue) for queue in (await client.route("orders")).readable}
+    rebalance = Rebalance(
+        held,
+        "workers",  # the client sends no heartbeat for this group, so the broker does not count it as a member
+        client,
+        ConsumerConfig(),
+        clock=FakeClock(),
+        topics=lambda: ["orders"],
+        acquire=hold,
+        revoke=release,
+    )
+    assert not await rebalance.once()
+    await client.close()
+    assert len(held) == 4
+
+
 @dataclass(frozen=True)
 class Held:
     queue: MessageQueue
@@ -133,6 +171,10 @@ class Held:
 
 async def hold(queues):
     return [Held(queue) for queue in queues]
+
+
+async def hold_none(queues):
+    return []
 
 
 async def release(held):

@@ -10,12 +10,14 @@ from tests.waiting import PATIENCE_SECONDS, until
 from pyromq.client.admin.async_admin import AsyncAdmin
 from pyromq.client.client_config import ConsumeFrom, ConsumerConfig
 from pyromq.client.cluster import replica_set_watch
+from pyromq.client.cluster.replica_set_watch import FORMER_SECONDS
 from pyromq.client.consumer import rebalance
 from pyromq.client.consumer.pull.lite_pull_consumer import AsyncPullConsumer
 from pyromq.client.consumer.push.push_consumer import AsyncConsumer
 from pyromq.client.consumer.queue_reader import AsyncQueueReader
 from pyromq.client.producer.async_producer import AsyncProducer
 from pyromq.message import Message, MessageQueue
+from pyromq.testing import FakeClock
 
 QUICK = {
     "consume_from": ConsumeFrom.FIRST,
@@ -299,3 +301,15 @@ async def test_a_message_is_found_by_the_offset_id_of_a_dead_master(replicas, pr
     async with AsyncAdmin(replicas.namesrv) as admin:
         found = await admin.view(sent.offset_message_id)
     assert (found.body, found.broker_name) == (b"1", "broker-a")
+
+
+async def test_an_orderly_consumer_locks_its_queues_at_a_new_master_at_once(replicas, pair):
+    clock = FakeClock()
+    config = ConsumerConfig(**QUICK, orderly=True, route_refresh_seconds=0.05)
+    consumer = AsyncConsumer("workers", replicas.namesrv, config=config, clock=clock)
+    consumer.subscribe("orders", lambda messages: None)
+    async with consumer:
+        await until(lambda: len(consumer.assignment) == 2)
+        await replicas.register(pair[1], epoch=2)
+        await clock.advance(FORMER_SECONDS)  # the route is refreshed; the former master keeps its connections
+        await until(lambda: len(replicas.brokers[1].queue_locks.holders("workers")) == 2)

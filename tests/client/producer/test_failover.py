@@ -69,6 +69,15 @@ async def test_a_refusal_is_not_retried_where_the_caller_chose_or_sends_soon(pai
     assert sum(isinstance(result, TopicNotFound) for result in results) == 2
 
 
+async def test_a_refused_batch_is_retried_at_another_broker(pair):
+    await two_broker_topic(pair)
+    producer = await pair.producer()
+    await producer.queues("orders")
+    pair.brokers[0].topics.delete("orders")
+    results = [await producer.send_batch([Message("orders", b"1")]) for _ in range(4)]
+    assert {r.queue.broker_name for r in results} == {"broker-b"}
+
+
 async def test_pulling_goes_on_when_the_broker_is_back(cluster):
     producer = await cluster.producer(config=ProducerConfig(timeout=10))
     await producer.send(Message("orders", b"1"), ordering_key="k")

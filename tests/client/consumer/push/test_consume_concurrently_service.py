@@ -45,3 +45,25 @@ async def test_a_listener_that_fails_while_it_is_given_up_counts_once(until):
     await until(lambda: not process_queue.requests)
     await consuming.stop()
     assert (process_queue.count, process_queue.size, process_queue.safe_offset) == (0, 0, 1)
+
+
+async def test_a_revoked_queue_is_drained_when_its_failed_message_is_sent_back(until):
+    clock, broker = FakeClock(), SlowBroker()
+
+    def listener(messages):
+        raise ValueError("no such order")
+
+    listening = BoundListener.of(listener)
+    consuming = ConsumeConcurrentlyService(
+        "workers", ConsumerConfig(), clock, listener=lambda topic: listening, send_back=broker
+    )
+    process_queue = ProcessQueue(MessageQueue("orders", "broker-a", 0), 0, clock.monotonic)
+    consuming.deliver(process_queue, [StoredMessage("orders", b"1", queue_offset=0)], 1)
+    await until(lambda: broker.asked)
+    drain = asyncio.create_task(process_queue.drain())
+    await asyncio.sleep(0)
+    assert not drain.done()
+    broker.asked[0].set_result(None)
+    await drain
+    assert process_queue.safe_offset == 1
+    await consuming.stop()

@@ -9,7 +9,7 @@ from tests.waiting import PATIENCE_SECONDS, until
 
 from pyromq.client.client_config import ConsumeFrom, ConsumerConfig
 from pyromq.client.consumer import assignment
-from pyromq.client.consumer.assignment import QueueLockClient
+from pyromq.client.consumer.assignment import RENEW_SECONDS, QueueLockClient
 from pyromq.client.consumer.push.listener import Ack, GiveUp, RetryLater
 from pyromq.client.consumer.push.push_consumer import AsyncConsumer
 from pyromq.message import Message
@@ -336,6 +336,58 @@ async def test_a_reset_waits_for_the_running_listener(cluster):
         assert len(running) == 1
         release.set()
         await until(lambda: len(running) == 2)
+
+
+async def test_a_reset_during_a_listener_takes_no_revoked_queue_back(cluster, caplog):
+    caplog.set_level("INFO", "pyromq.client.consumer.push.push_assignment")
+    queue = await fill_queue_of_second(cluster)
+    begun, release = threading.Event(), threading.Event()
+
+    def slow(messages):
+        if messages[0].body == b"1":
+            begun.set()
+            release.wait(PATIENCE_SECONDS)
+
+    async with consuming(cluster, slow) as first:
+        await until(begun.is_set)
+        async with consuming(cluster, lambda messages: None) as second:
+            first._assignment.reset({queue: 0})
+            await until(lambda: second.assignment and queue not in first.assignment)
+            release.set()
+            await until(lambda: queue in second.assignment)
+    assert "is reset" not in caplog.text
+
+
+async def test_a_reset_of_a_revoked_queue_makes_the_results_of_its_listener_worthless(cluster):
+    queue = await fill_queue_of_second(cluster)
+    begun, release, seen = threading.Event(), threading.Event(), []
+
+    def slow(messages):
+        if messages[0].body == b"1":
+            begun.set()
+            release.wait(PATIENCE_SECONDS)
+            raise GiveUp("too late")
+
+    async with consuming(cluster, slow) as first:
+        await until(begun.is_set)
+        async with consuming(cluster, lambda messages: seen.append(body(messages))) as second:
+            await until(lambda: second.assignment and queue not in first.assignment)
+            await (await cluster.admin()).reset_offset("workers", "orders", 0)
+            await until(lambda: first._assignment.queues.held[queue].dropped)
+            release.set()
+            await until(lambda: 1 in seen)
+    assert cluster.broker.store.max_offset("%DLQ%workers", 0) == 0
+
+
+async def test_a_reset_just_after_the_lock_was_lost_waits_for_the_lock(cluster):
+    queue = await fill(cluster, 3)
+    seen = []
+    async with consuming(cluster, lambda messages: seen.append(body(messages))) as consumer:
+        await until(lambda: len(seen) == 3)
+        consumer._assignment._lose(consumer._assigned[queue])
+        consumer._assignment.reset({queue: 0})
+        async with asyncio.timeout(RENEW_SECONDS / 2):  # the next renewal would find the lock free
+            await until(lambda: len(seen) == 6)
 
 
 async def test_a_hanging_async_listener_whose_lock_is_lost_does_not_block_its_queue(cluster):

@@ -81,7 +81,7 @@ async def test_members_go_on_where_they_were(cluster, count, orderly):
 async def test_a_broker_that_is_away_costs_one_line_not_one_for_each_queue(cluster, caplog):
     await (await cluster.admin()).create_topic("orders", queues=QUEUES)
     tally = Tally()
-    async with members(cluster, tally, 1, orderly=False, commit_seconds=3600):
+    async with members(cluster, tally, 1, orderly=False, commit_seconds=3600, timeout=0.2):
         await send(cluster, range(40))
         await until(lambda: len(tally.counts) == 40)
         await cluster.kill_broker()
@@ -104,7 +104,7 @@ async def test_a_group_moved_back_meanwhile_is_read_from_there(cluster):
 async def test_a_member_that_does_not_come_back_is_replaced(cluster, monkeypatch):
     monkeypatch.setattr(rebalance, "RETURN_SECONDS", 0.2)
     await (await cluster.admin()).create_topic("orders", queues=QUEUES)
-    async with members(cluster, Tally(), 2, timeout=0.2) as (one, other):
+    async with members(cluster, Tally(), 2, timeout=0.2, rebalance_seconds=3600) as (one, other):
         await cluster.kill_broker()
         await other.close()
         await cluster.start_broker()

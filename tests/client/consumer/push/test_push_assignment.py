@@ -7,10 +7,11 @@ import pytest
 from tests.waiting import PATIENCE_SECONDS
 
 from pyromq.client.client_config import ConsumeFrom, ConsumerConfig
-from pyromq.client.consumer.assignment import QueueLockClient
+from pyromq.client.consumer.assignment import ACQUIRE_SECONDS, QueueLockClient
 from pyromq.client.consumer.push.push_consumer import AsyncConsumer
 from pyromq.errors import DeadlineExceeded
 from pyromq.message import Message
+from pyromq.testing import FakeClock
 
 
 @pytest.fixture
@@ -111,3 +112,17 @@ async def test_a_queue_is_ours_when_its_messages_come_though_others_have_not_beg
         go_on.set()
         await until(lambda: len(consumer.assignment) == 4)
         assert consumer._assigned[queue] is consumer._assignment.queues.held[queue] is moved
+
+
+async def test_a_queue_that_its_former_owner_still_locks_is_waited_for(cluster, queue, another, until):
+    clock = FakeClock()
+    assert await another.lock([queue], timeout=PATIENCE_SECONDS) == {queue: True}
+    consumer = AsyncConsumer("workers", cluster.namesrv, clock=clock)
+    consumer.subscribe("orders", lambda messages: None)
+    async with consumer:
+        await until(lambda: consumer.assignment)
+        await clock.advance(ACQUIRE_SECONDS - 0.1)
+        assert len(consumer.assignment) == 3
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while queue not in consumer.assignment:
+                await clock.advance(0.1)

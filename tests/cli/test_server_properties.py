@@ -110,7 +110,7 @@ def test_file_that_cannot_be_read_is_named(tmp_path):
     path = tmp_path / "latin"
     path.write_bytes(b"brokerName=\xff\n")
 
-    with pytest.raises(UsageError, match=r"settings file .*latin cannot be read"):
+    with pytest.raises(UsageError, match=r"settings file .*latin is not UTF-8 at byte 11; save it as UTF-8"):
         read_properties(path)
 
 

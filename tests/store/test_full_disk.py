@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import subprocess
@@ -12,12 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from pyromq.store.disk import LOCAL_DISK
+from pyromq.errors import StoreNotWritable
+from pyromq.store.disk import LOCAL_DISK, Content
 from pyromq.store.message_store import MessageStore
 from pyromq.store.store_config import StoreConfig
 from pyromq.testing import SimulatedDisk
+from pyromq.testing.simulated_disk import BLOCK
 
-from .making import ADDRESS, StoppedClock, message
+from .making import ADDRESS, StoppedClock, bodies, message
 
 TOOLS = ("mkfs.ext4", "tune2fs", "mount", "umount", "setpriv")
 
@@ -30,6 +33,77 @@ def test_an_entry_that_lies_on_two_pages_has_room_for_both() -> None:
     for _ in range(205):  # the last one lies at bytes 4080 to 4099
         store.append(message(TAGS="all of the hash is in the last four"))
     assert disk.written_without_room() is None
+    store.close()
+
+
+class FullDisk(SimulatedDisk):
+    """A disk that is full after `fill`: existing blocks can be written, and no file gets another block."""
+
+    is_full = False
+
+    def fill(self) -> FullDisk:
+        """Return this disk as the next process finds it after a kill, full."""
+        full = FullDisk()
+        full.__dict__.update(self.after_kill().__dict__)
+        full.is_full = True
+        return full
+
+    def allocate(self, descriptor: int, position: int, size: int) -> None:
+        blocks = self._open[descriptor][1].blocks
+        if self.is_full and not blocks.issuperset(range(position // BLOCK, (position + size - 1) // BLOCK + 1)):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        super().allocate(descriptor, position, size)
+
+    def write(self, descriptor: int, content: Content, position: int) -> int:
+        path, file = self._open[descriptor]
+        if self.is_full and position + len(content) > file.size:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+        return super().write(descriptor, content, position)
+
+
+def a_store(disk: SimulatedDisk, clock: StoppedClock) -> MessageStore:
+    config = StoreConfig(Path("/srv/store"), segment_bytes=1 << 20, consume_queue_entries=3_000, index_enabled=False)
+    return MessageStore(config, clock, store_address=ADDRESS, disk=disk)
+
+
+@pytest.mark.parametrize("is_flushed", [True, False])
+@pytest.mark.parametrize("ends", [True, False])
+def test_a_store_on_a_full_disk_opens_for_reading(*, ends: bool, is_flushed: bool) -> None:
+    """A queue's replay at the start begins at another entry than the appends did, and needs no other block."""
+    disk, clock = FullDisk(), StoppedClock()
+    store = a_store(disk, clock)
+    store.open()
+    for number in range(300):  # of 409 on two blocks
+        store.append(message(number))
+        clock.ms += 10_000 if number == 240 else 0
+        if number == 250 and is_flushed:
+            clock.ms += 61_000
+            store.flush_due()  # saves a checkpoint: a start after a kill reads from number 240 on
+    if ends:
+        store.close()
+    store = a_store(disk.fill(), clock)
+    store.open()
+    assert bodies(store) == [b"body %d" % number for number in range(300)]
+    with pytest.raises(StoreNotWritable, match="No space left"):
+        for number in range(200):
+            store.append(message(number))
+    assert disk.written_without_room() is None
+
+
+def test_a_start_that_needs_another_block_says_what_to_do() -> None:
+    disk, clock = FullDisk(), StoppedClock()
+    store = a_store(disk, clock)
+    store.open()
+    store.append(message())
+    full = disk.fill()
+    full.remove(Path("/srv/store/consumequeue/orders/0/00000000000000000000"))
+    store = a_store(full, clock)
+    with pytest.raises(StoreNotWritable) as refused:
+        store.open()
+    assert str(refused.value) == (
+        "cannot extend the queue in /srv/store/consumequeue/orders/0: No space left on device;"
+        " free space on its disk, or choose another folder"
+    )
     store.close()
 
 

@@ -22,7 +22,7 @@ import click
 from pyromq import speedups
 from pyromq.broker.broker import VIP_CHANNEL, Broker
 from pyromq.broker.config import BrokerConfig
-from pyromq.errors import UsageError
+from pyromq.errors import StoreError, UsageError
 from pyromq.logs import logger_of
 from pyromq.message import join_address
 from pyromq.nameserver.name_server import NameServer
@@ -233,13 +233,19 @@ async def _report_end(process: asyncio.subprocess.Process, name: str) -> None:
 
 
 async def _start(stack: AsyncExitStack, server: Any, *, option: str) -> Any:
-    """Start a server. If the server cannot listen, the error also names the option to change."""
+    """Start a server. If the server cannot listen or use its folder, the error also names the option to change."""
     host = "--metrics-host" if option.endswith("metrics-port") else "--host"
     try:
         return await stack.enter_async_context(server)
+    except StoreError as error:
+        if str(error).endswith(" another folder"):
+            raise type(error)(f"{error} with --data (setting storePathRootDir)") from error
+        raise
     except UsageError as error:
         text = str(error)
-        if " is in use" in text or " may not be opened" in text:
+        if " may not be opened" in text:
+            raise UsageError(f"{text}, with {option}") from error
+        if " is in use" in text:
             raise UsageError(f"{text}; choose another with {option} (0: any free port)") from error
         if " is not an address of this machine" in text:
             raise UsageError(f"{text}; choose the address to listen on with {host} (0.0.0.0: all)") from error

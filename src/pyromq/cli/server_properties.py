@@ -92,8 +92,12 @@ def read_properties(path: Path) -> dict[str, str]:
     """Return the settings of a properties file. Raises `UsageError` naming the file."""
     try:
         return parse_properties(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"settings file {path} cannot be read: {error}") from error
+    except UnicodeDecodeError as error:
+        raise UsageError(f"settings file {path} is not UTF-8 at byte {error.start}; save it as UTF-8") from error
+    except OSError as error:
+        raise UsageError(
+            f"settings file {path} cannot be read: {error.strerror}; give this user the right to read it"
+        ) from error
 
 
 def broker_settings(properties: Mapping[str, str], *, data: Path, source: Path) -> dict[str, Any]:

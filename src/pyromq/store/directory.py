@@ -18,7 +18,16 @@ from pyromq.errors import StoreCorrupt, StoreLocked, StoreNotWritable, StoreTooN
 from pyromq.logs import logger_of
 from pyromq.platforms import platform
 from pyromq.store.checked_file import read_checked, replace_checked
-from pyromq.store.disk import LOCAL_DISK, Disk, make_durable_folder, read_file, remove_file, write_file
+from pyromq.store.disk import (
+    LOCAL_DISK,
+    Disk,
+    is_full,
+    make_durable_folder,
+    read_file,
+    remove_file,
+    start_advice,
+    write_file,
+)
 
 logger = logger_of(__name__)
 
@@ -84,7 +93,7 @@ class Directory:
             descriptor = self._disk.open(self.lock_file, create=True)
         except OSError as error:
             raise StoreNotWritable(
-                f"cannot write to data folder {self.root}: {error.strerror}; choose another folder or its permissions"
+                f"cannot write to data folder {self.root}: {error.strerror}; {start_advice(error)}"
             ) from error
         try:
             self._disk.lock(descriptor)
@@ -120,10 +129,17 @@ class Directory:
         self.same_boot = known and _UNFLUSHED.encode() not in words
 
     def mark_open(self) -> None:
-        """Create the file `abort`, so that the next start detects a crash, and note the format."""
+        """Create the file `abort`, so that the next start detects a crash, and note the format.
+
+        On a full disk `abort` stays empty: after a crash the next start then trusts only flushed data.
+        """
         if self._format < FORMAT:
             replace_checked(self._disk, self.root / "format", b"%d\n" % FORMAT)
-        self._write_abort("")
+        try:
+            self._write_abort("")
+        except OSError as error:
+            if not is_full(error) or self._disk.size(self._abort) is None:
+                raise
         self._disk.sync_folder(self.root)
 
     def mark_unflushed(self) -> None:

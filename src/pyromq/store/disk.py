@@ -253,17 +253,40 @@ class LocalDisk:
 LOCAL_DISK = LocalDisk()
 
 
+def is_full(error: OSError) -> bool:
+    """Return whether an error says that the disk, or a quota of the disk, is full."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT)
+
+
 def disk_advice(error: OSError, then: str) -> str:
     """Return the text of a disk error with advice. `then` says what works again once the disk has space.
 
     After an error other than a full disk, a flush may have failed or mappings are read-only, so the advice is a
     restart.
     """
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+    if is_full(error):
         return f"{error.strerror}; make room on that disk, then {then}"
     if error.errno in (errno.EACCES, errno.EPERM):
         return f"{error.strerror}; check the owner and the permissions, then restart the broker"
     return f"{error.strerror}; check that disk, then restart the broker"
+
+
+def start_advice(error: BaseException | None) -> str:
+    """Return what to do about a disk error that prevents a broker's start."""
+    number = error.errno if isinstance(error, OSError) else None
+    return f"{_START_ADVICE.get(number, 'check its disk')}, or choose another folder"
+
+
+_START_ADVICE = {
+    errno.ENOSPC: "free space on its disk",
+    errno.EDQUOT: "free space in its quota",
+    errno.EROFS: "mount its disk for writing",
+    errno.EACCES: "give this user the right to write there",
+    errno.EPERM: "give this user the right to write there",
+    errno.EEXIST: "a part of this path is a file: move the file",
+    errno.ENOTDIR: "a part of this path is a file: move the file",
+    errno.ENOENT: "create its parent folder",
+}
 
 
 @contextlib.contextmanager

@@ -18,7 +18,16 @@ import msgspec
 
 from pyromq.errors import ProtocolError, StoreCorrupt, StoreError, StoreNotWritable
 from pyromq.logs import logger_of
-from pyromq.store.disk import LOCAL_DISK, Disk, make_durable_folder, path_beside, read_file, remove_file, write_file
+from pyromq.store.disk import (
+    LOCAL_DISK,
+    Disk,
+    is_full,
+    make_durable_folder,
+    path_beside,
+    read_file,
+    remove_file,
+    write_file,
+)
 
 logger = logger_of(__name__)
 
@@ -109,7 +118,7 @@ class JsonFile:
             try:
                 self._write_beside(temporary, content)
             except OSError as error:
-                if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                if not is_full(error):
                     raise
                 # The previous content has about as many bytes as the new content.
                 remove_file(self.disk, path_beside(self.path, ".bak"))
@@ -128,7 +137,8 @@ class JsonFile:
         try:
             return read_file(self.disk, path)
         except OSError as error:
-            raise StoreError(f"cannot read {path}: {error.strerror}") from error
+            advice = "; give this user the right to read it" if error.errno in (errno.EACCES, errno.EPERM) else ""
+            raise StoreError(f"cannot read {path}: {error.strerror}{advice}") from error
 
     def _decoded(self, path: Path, decode: Callable[[bytes], T]) -> T | None:
         content = self._content(path)

@@ -7,7 +7,6 @@ thread may append and read. Readers get views of the mapped file, which stay val
 
 from __future__ import annotations
 
-import errno
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
@@ -23,7 +22,7 @@ from pyromq.slow_work import SlowWork, yield_slice
 from pyromq.store.batch_appends import BatchAppends, BatchListener
 from pyromq.store.checkpoint import Checkpoint
 from pyromq.store.directory import Directory
-from pyromq.store.disk import LOCAL_DISK, Disk
+from pyromq.store.disk import LOCAL_DISK, Disk, start_advice
 from pyromq.store.flusher import Flusher
 from pyromq.store.index.index_file import is_found_by
 from pyromq.store.index.key_index import KeyIndex, KeyMatches
@@ -161,16 +160,21 @@ class MessageStore:
                 clock=self._clock,
                 log_began=self._checkpoint.log_begin,
             )
-            flushed_to = recovery.run(crashed=directory.crashed, safe_ms=self._checkpoint.safe_ms, power_loss=lost)
+            try:
+                flushed_to = recovery.run(crashed=directory.crashed, safe_ms=self._checkpoint.safe_ms, power_loss=lost)
+            except StoreNotWritable as error:
+                refused = str(error).partition(";")[0]  # the rest is advice for a running broker
+                raise StoreNotWritable(f"{refused}; {start_advice(error.__cause__)}") from error
             if self.config.index_enabled:
                 self._index.load(self._log, flushed_ms=self._checkpoint.index_ms, power_loss=lost)
                 self._checkpoint.index_ms = min(self._checkpoint.index_ms, self._index.full_ms)
                 self._checkpoint.save()
             directory.mark_open()
         except OSError as error:
-            full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-            advice = "free space on its disk" if full else "check its permissions, or choose another folder"
-            raise StoreNotWritable(f"cannot open the store in {directory.root}: {error}; {advice}") from error
+            place = f" ({error.filename})" if error.filename else ""
+            raise StoreNotWritable(
+                f"cannot open the store in {directory.root}: {error.strerror}{place}; {start_advice(error)}"
+            ) from error
         if self.cutting is not None:
             self._log.refuse(_CUTTING)
         self._flusher.start(flushed_to)

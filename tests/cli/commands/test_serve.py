@@ -73,7 +73,7 @@ def test_folder_in_use_names_its_holder(serve, call, tmp_path):
     assert failed.code == 1
     assert failed.err == (
         f"error: data folder {tmp_path / 'data'} is in use by process {server.process.pid}; "
-        "stop that broker or choose another folder\n"
+        "stop that broker or choose another folder with --data (setting storePathRootDir)\n"
     )
 
 
@@ -83,6 +83,7 @@ def test_folder_that_cannot_be_written_is_one_line_of_error(cli, tmp_path):
 
     assert failed.code == 1
     assert failed.err.startswith(f"error: cannot write to data folder {tmp_path / 'file' / 'data'}: ")
+    assert "a part of this path is a file: move the file, or choose another folder with --data" in failed.err
 
 
 def test_segments_of_another_size_name_file_and_setting(serve, at, cli, tmp_path):

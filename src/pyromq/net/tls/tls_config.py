@@ -103,7 +103,7 @@ def _no_password() -> str:
 
 def _reason(error: Exception, has_password: bool = False) -> str:
     if getattr(error, "reason", None) == "KEY_VALUES_MISMATCH":
-        return "the key is not this certificate's"
+        return "the key is not this certificate's; give the key that was made for it"
     if isinstance(error, ssl.SSLError):  # OpenSSL does not distinguish the two
         return "no PEM file" + (", or the password of the key is wrong" if has_password else "")
     return error.strerror if isinstance(error, OSError) and error.strerror else str(error)

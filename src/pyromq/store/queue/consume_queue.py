@@ -22,7 +22,7 @@ from pyromq import speedups
 from pyromq.errors import StoreNotWritable
 from pyromq.logs import logger_of
 from pyromq.slow_work import PagesToLoad
-from pyromq.store.disk import LOCAL_DISK, Disk, disk_advice
+from pyromq.store.disk import LOCAL_DISK, Disk, disk_advice, is_full
 from pyromq.store.log.segmented_log import Segment, SegmentedLog
 
 if TYPE_CHECKING or speedups.is_active:
@@ -158,7 +158,8 @@ class ConsumeQueue(QueueTail):
         """Allocate disk space for entry `offset`, the next entry, and for some more entries. Raises `StoreNotWritable`.
 
         Must be called before the message's record is appended, because the entry of an appended record must not fail. A
-        write to a mapped file on a full disk would kill the process.
+        write to a mapped file on a full disk would kill the process. On a full disk only the entry gets disk space: a
+        start that writes existing entries again needs no more.
         """
         position = offset * ENTRY_BYTES
         try:
@@ -171,7 +172,13 @@ class ConsumeQueue(QueueTail):
             end = -(-(start + size) // _LEAST_ALLOCATION) * _LEAST_ALLOCATION  # to the end of a page
             end = min(end, segment.size)
             self._mapped(segment)
-            segment.prepare(start, end)
+            try:
+                segment.prepare(start, end)
+            except OSError as error:
+                if not is_full(error):
+                    raise
+                end = min(-(-(start + ENTRY_BYTES) // _LEAST_ALLOCATION) * _LEAST_ALLOCATION, segment.size)
+                segment.prepare(start, end)
         except OSError as error:
             raise StoreNotWritable(
                 f"cannot extend the queue in {self.files.folder}: {disk_advice(error, 'messages are accepted again')}"

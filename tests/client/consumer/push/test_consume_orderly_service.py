@@ -390,6 +390,25 @@ async def test_a_reset_just_after_the_lock_was_lost_waits_for_the_lock(cluster):
             await until(lambda: len(seen) == 6)
 
 
+async def test_the_latest_of_two_resets_during_a_listener_counts(cluster):
+    queue = await fill(cluster, 3)
+    release, seen = asyncio.Event(), []
+
+    async def work(messages):
+        if messages[0].queue == queue:
+            seen.extend(message.queue_offset for message in messages)
+            await release.wait()
+
+    async with consuming(cluster, work) as consumer:
+        await until(lambda: seen)
+        consumer._assignment.reset({queue: 0})
+        consumer._assignment.reset({queue: 2})
+        seen.clear()
+        release.set()
+        await until(lambda: seen)
+        assert seen[0] == 2
+
+
 async def test_a_hanging_async_listener_whose_lock_is_lost_does_not_block_its_queue(cluster):
     queue = await fill(cluster, 1)
     calls = []

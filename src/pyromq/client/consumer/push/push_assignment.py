@@ -64,6 +64,7 @@ class PushAssignment:
         self._wake = wake
         self._tasks = Tasks()
         self._loops: dict[ProcessQueue, asyncio.Task[None]] = {}
+        self._resets: dict[ProcessQueue, int] = {}  # latest offset of each reset that waits for a listener
         self._breaks = 0  # number of connections to brokers lost so far
         self._breaks_before = 0  # `_breaks` when the latest `acquire` began
         self._left: dict[MessageQueue, int] = {}  # consumed offsets of queues released with a lost lock
@@ -108,8 +109,11 @@ class PushAssignment:
             self._left.pop(queue, None)
             if (held := self.queues.held.get(queue)) is not None and held is not self._assigned.get(queue):
                 held.drop()  # the queue was revoked, but its listener is still running
-            if queue in self._assigned:
-                self._tasks.start(self._reset(self._assigned[queue], offset), name=f"reset {queue}")
+            if (assigned := self._assigned.get(queue)) is not None:
+                waiting = assigned in self._resets
+                self._resets[assigned] = offset
+                if not waiting:
+                    self._tasks.start(self._reset(assigned), name=f"reset {queue}")
 
     def connection_lost(self, address: str) -> None:
         """Lock the queues of a broker again after the connection to `address` was lost.
@@ -181,10 +185,11 @@ class PushAssignment:
         self._loops[assigned] = self._tasks.start(self._pulls.run(assigned), name=f"pull {queue}")
         return assigned
 
-    async def _reset(self, assigned: ProcessQueue, offset: int) -> None:
+    async def _reset(self, assigned: ProcessQueue) -> None:
         self.stop(assigned)
         if self._strict:
             await assigned.drain()  # an orderly queue has one listener at a time
+        offset = self._resets.pop(assigned)
         if self._assigned.get(assigned.queue) is not assigned:
             return  # the queue was revoked meanwhile
         assigned.drop()

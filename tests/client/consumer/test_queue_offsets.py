@@ -27,6 +27,18 @@ async def test_the_first_commit_of_a_group_goes_alone(until):
         assert stored.of_topic("g", "orders") == dict.fromkeys(range(4), 0)
 
 
+async def test_commits_that_waited_for_a_first_commit_fail_with_it(cluster):
+    await (await cluster.admin()).create_topic("orders", queues=4)
+    consumer = await cluster.consumer("g", config=ConsumerConfig(timeout=0.3))
+    queues = await consumer.queues("orders")
+    await cluster.kill_broker()
+
+    failures = await consumer._kept.save(dict.fromkeys(queues, 1))
+
+    assert failures.keys() == set(queues)
+    assert len({id(failure) for failure in failures.values()}) == 1  # one timeout, not one after the other
+
+
 async def test_an_offset_sought_is_committed_though_it_was_before(cluster, send):
     queue = (await send(range(3), key="k"))[0].queue
     consumer = await cluster.consumer("g", config=ConsumerConfig(auto_commit=False))

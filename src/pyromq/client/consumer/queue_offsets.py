@@ -7,7 +7,7 @@ import asyncio
 from pyromq.client.client_config import ConsumeFrom, ConsumerConfig
 from pyromq.client.cluster.cluster_client import ClusterClient
 from pyromq.client.consumer.pulling import PullRequest, PullResult, pull
-from pyromq.errors import ResponseCode
+from pyromq.errors import MQError, ResponseCode
 from pyromq.logs import logger_of
 from pyromq.message import MessageQueue
 from pyromq.names import RETRY_PREFIX
@@ -30,8 +30,8 @@ class QueueOffsets:
         self._cluster = cluster
         self._names = cluster.names
         self._timeout = timeout
-        # First commits by group, topic and broker name; set when sent.
-        self._begun: dict[tuple[str, str, str], asyncio.Event] = {}
+        # First commits by group, topic and broker name; a failed one is removed, and its error is the result.
+        self._begun: dict[tuple[str, str, str], asyncio.Future[MQError | None]] = {}
 
     async def least(self, queue: MessageQueue) -> int:
         """Return the offset of a queue's first message that still exists."""
@@ -135,21 +135,23 @@ class QueueOffsets:
         """Commit a group's offset of a queue. The broker has stored it in memory when this returns.
 
         The first commit of a group and topic at a broker is sent alone: a broker of 4.9 can lose commits that arrive
-        while it creates their common entry. Source: RocketMQ 4.9.7, ConsumerOffsetManager.commitOffset.
+        while it creates their common entry. If it fails, the commits that wait for it fail with the same error.
+        Source: RocketMQ 4.9.7, ConsumerOffsetManager.commitOffset.
         """
         entry = group, queue.topic, queue.broker_name
         if (begun := self._begun.get(entry)) is not None:
-            await begun.wait()
+            if (failure := await asyncio.shield(begun)) is not None:
+                raise failure
             await self._store(group, queue, offset)
             return
-        begun = self._begun[entry] = asyncio.Event()
+        begun = self._begun[entry] = asyncio.get_running_loop().create_future()
         try:
             await self._store(group, queue, offset)
-        except BaseException:
+        except BaseException as error:
             del self._begun[entry]
+            begun.set_result(error if isinstance(error, MQError) else None)
             raise
-        finally:
-            begun.set()
+        begun.set_result(None)
 
     async def _store(self, group: str, queue: MessageQueue, offset: int) -> None:
         order = UpdateConsumerOffset(

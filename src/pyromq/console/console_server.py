@@ -37,9 +37,8 @@ async def serve(config: ConsoleConfig, opened: Callable[[str, str], None], *, en
         server = ConsoleServer(console)
         stack.callback(platform.on_stop_signals(server.stop))
         if ends_with_input:
-            asyncio.get_running_loop().add_reader(
-                sys.stdin.fileno(), server.stop
-            )  # the parent process writes nothing to standard input, which becomes readable only when the parent ends
+            # The parent process writes nothing to standard input: it becomes readable when the parent ends.
+            asyncio.get_running_loop().add_reader(sys.stdin.fileno(), server.stop)
         port = listener.getsockname()[1]
         host = f"[{config.host}]" if ":" in config.host else config.host
         opened("console", f"{'https' if config.tls_cert else 'http'}://{host}:{port}/")

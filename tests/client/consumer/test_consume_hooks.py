@@ -150,7 +150,7 @@ def test_without_hooks_a_listener_is_called_as_it_is():
 
     consumer = AsyncConsumer("workers")
     consumer.subscribe("orders", work)
-    assert consumer._listener("orders").call is work
+    assert consumer._subscriptions.listener("orders").call is work
 
 
 def test_a_hook_without_methods_of_one_is_refused():

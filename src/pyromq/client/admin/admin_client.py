@@ -12,12 +12,19 @@ from pyromq.client.arguments import checked
 from pyromq.client.cluster.cluster_client import AsyncLifespan, ClusterClient
 from pyromq.client.cluster.known_masters import MASTER
 from pyromq.clock import Clock, SystemClock
-from pyromq.errors import Unavailable, UsageError
+from pyromq.errors import AccessDenied, ConsumerNotOnline, Unavailable, UsageError
 from pyromq.net.connection_config import ConnectionConfig
-from pyromq.remoting.bodies import BrokerAddresses, ClusterTable, decode_body
+from pyromq.remoting.bodies import (
+    BrokerAddresses,
+    ClientConnection,
+    ClusterTable,
+    ConsumerConnection,
+    decode_body,
+)
 from pyromq.remoting.command import Response
 from pyromq.remoting.header import Header
-from pyromq.remoting.headers import BrokerClusterInfo
+from pyromq.remoting.headers import BrokerClusterInfo, BrokerSettings, ConsumerConnections
+from pyromq.remoting.properties import parse_properties
 
 
 @checked
@@ -93,24 +100,36 @@ class ClusterBrokers:
         """Return the response of the broker at `host:port`. Raises its refusal, or `Unavailable`."""
         return (await self._cluster.ask(address, header, body, timeout=self._timeout)).check()
 
-    async def ask_each(
-        self, addresses: Iterable[str], header: Header, body: bytes = b"", *, partial: bool = False
-    ) -> list[Response]:
-        """Send a request to brokers, one after the other, and return their responses.
+    async def read(self, address: str, header: Header, body: type[B]) -> B:
+        """Return the decoded response body of the broker at `host:port`. Raises its refusal, or `Unavailable`."""
+        return decode_body(body, (await self.ask(address, header)).body)
 
-        The first failure is raised, and no further broker is asked. With `partial`, brokers out of reach are left out
-        and logged, as in `answers`.
+    async def settings(self, address: str) -> dict[str, str]:
+        """Return a broker's settings, by their names in RocketMQ's configuration files."""
+        return parse_properties((await self.ask(address, BrokerSettings())).body.decode(errors="replace"))
+
+    async def members(self, address: str, group: str) -> list[ClientConnection]:
+        """Return the group's members connected to a broker; none if this account has no right on the group."""
+        try:
+            return (await self.read(address, ConsumerConnections(consumer_group=group), ConsumerConnection)).connections
+        except (ConsumerNotOnline, AccessDenied):
+            return []
+
+    async def ask_each(self, addresses: Iterable[str], header: Header, body: bytes = b"") -> None:
+        """Send a request to brokers, one after the other. After the first failure, no further broker is asked."""
+        for address in addresses:
+            await self.ask(address, header, body)
+
+    async def read_each(
+        self, addresses: Iterable[str], header: Header, body: type[B], *, partial: bool
+    ) -> dict[str, B]:
+        """Return the decoded response bodies of brokers by address. The first failure is raised.
+
+        With `partial`, a broker out of reach is left out and logged. Raises `Unavailable` if no broker can be reached.
         """
         if partial:
-            return list((await self.answers(addresses, header)).values())
-        return [await self.ask(address, header, body) for address in addresses]
-
-    async def answers(self, addresses: Iterable[str], header: Header) -> dict[str, Response]:
-        """Send a request to all brokers in parallel and return their responses by address.
-
-        A broker out of reach is left out and logged. Raises `Unavailable` if no broker can be reached.
-        """
-        return await self._cluster.ask_reachable(addresses, lambda address: self.ask(address, header))
+            return await self._cluster.ask_reachable(addresses, lambda address: self.read(address, header, body))
+        return {address: await self.read(address, header, body) for address in addresses}
 
     async def ask_name_server(self, header: Header) -> Response:
         """Return the response of the first name server that answers. Raises its refusal."""

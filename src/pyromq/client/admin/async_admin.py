@@ -30,19 +30,16 @@ from pyromq.net.connection_config import ConnectionConfig
 from pyromq.remoting.bodies import (
     ClusterTable,
     KeyValues,
-    decode_body,
 )
 from pyromq.remoting.headers import (
     AddWritePermission,
     AddWritePermissionResponse,
-    BrokerSettings,
     BrokerState,
     DeleteExpiredLog,
     DeleteExpiredLogResponse,
     WipeWritePermission,
     WipeWritePermissionResponse,
 )
-from pyromq.remoting.properties import parse_properties
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -139,12 +136,11 @@ class AsyncAdmin(AdminClient):
 
     async def broker_runtime(self, address: str) -> dict[str, str]:
         """Return the runtime figures of the broker at `host:port`, as strings by RocketMQ's names."""
-        return decode_body(KeyValues, (await self._brokers.ask(address, BrokerState())).body).table
+        return (await self._brokers.read(address, BrokerState(), KeyValues)).table
 
     async def broker_config(self, address: str) -> dict[str, str]:
         """Return the settings of the broker at `host:port`, by their names in RocketMQ's configuration files."""
-        answer = await self._brokers.ask(address, BrokerSettings())
-        return parse_properties(answer.body.decode(errors="replace"))
+        return await self._brokers.settings(address)
 
     async def expire_log(self, address: str, *, older_than_hours: int | None = None) -> DeleteExpiredLogResponse:
         """Let the broker at `host:port` delete expired messages now. None means expired by the broker's own setting.

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pyromq.client.admin.admin_client import ClusterBrokers
 from pyromq.client.arguments import checked
 from pyromq.errors import CodeNotSupported, UsageError
-from pyromq.remoting.bodies import AccountEntry, AccountTable, decode_body
+from pyromq.remoting.bodies import AccountEntry, AccountTable
 from pyromq.remoting.headers import DeleteAccount, ListAccounts, SaveAccount, SaveWhiteList
 
 RIGHTS = ("DENY", "PUB", "SUB", "PUB|SUB")
@@ -42,10 +42,9 @@ class Accounts:
         tables = {}
         for name, address in (await self._brokers.masters(broker=broker)).items():
             try:
-                response = await self._brokers.ask(address, ListAccounts())
+                tables[name] = await self._brokers.read(address, ListAccounts(), AccountTable)
             except CodeNotSupported as error:
                 raise UsageError(f"broker {name} has no accounts: its setting aclEnable is false") from error
-            tables[name] = decode_body(AccountTable, response.body)
         return tables
 
     async def save(
@@ -117,9 +116,7 @@ def find_account(table: AccountTable, access_key: str) -> AccountEntry | None:
 
 def _right(account: AccountEntry, topic: str) -> tuple[str, str]:
     """Return an account's right on a topic, computed as brokers do, and the setting that it comes from."""
-    own = {
-        name.strip(): right.strip() for name, _, right in (each.partition("=") for each in account.topic_perms or [])
-    }
+    own = _by_name(account.topic_perms)
     if account.admin and not own and not account.group_perms:
         return "PUB|SUB", "admin"
     if topic in own:
@@ -128,10 +125,13 @@ def _right(account: AccountEntry, topic: str) -> tuple[str, str]:
     return default, f"defaultTopicPerm: {default}"
 
 
+def _by_name(rights: Sequence[str] | None) -> dict[str, str]:
+    return {name.strip(): right.strip() for name, _, right in (each.partition("=") for each in rights or [])}
+
+
 def _merged(known: Sequence[str] | None, changes: Mapping[str, str] | None) -> str | None:
     """Return the known rights with `changes`, in the form of a request; None if `changes` is None."""
     if changes is None:
         return None
-    rights = {name.strip(): right.strip() for name, _, right in (each.partition("=") for each in known or [])}
-    rights |= changes
+    rights = _by_name(known) | changes
     return ",".join(f"{name}={right}" for name, right in rights.items() if right)

@@ -21,7 +21,6 @@ from pyromq.remoting.bodies import (
     GroupConfigTable,
     LockHolder,
     ProducerConnection,
-    decode_body,
     encode_body,
 )
 from pyromq.remoting.headers import AllGroups, ConsumerConnections, DeleteGroup, ProducerConnections, SaveGroup
@@ -219,10 +218,9 @@ class ClusterGroups:
 
         async def producers_at(address: str) -> ProducerConnection | BrokerError:
             try:
-                response = await self._brokers.ask(address, ProducerConnections(producer_group=group))
+                return await self._brokers.read(address, ProducerConnections(producer_group=group), ProducerConnection)
             except BrokerError as error:
                 return error
-            return decode_body(ProducerConnection, response.body)
 
         addresses = masters_of((await self._topics.topic_route(topic)).brokers).values()
         answers = (await self._cluster.ask_reachable(addresses, producers_at)).values()
@@ -237,19 +235,15 @@ class ClusterGroups:
     ) -> dict[str, dict[str, GroupConfig]]:
         """Return the settings of all groups by broker name and group name; brokers out of reach are left out."""
         masters = await self._brokers.masters(cluster=cluster, broker=broker)
-        answers = await self._brokers.answers(masters.values(), AllGroups())
-        return {
-            name: decode_body(GroupConfigTable, answers[address].body).groups
-            for name, address in masters.items()
-            if address in answers
-        }
+        tables = await self._brokers.read_each(masters.values(), AllGroups(), GroupConfigTable, partial=True)
+        return {name: tables[address].groups for name, address in masters.items() if address in tables}
 
     async def _consumer_connections(self, question: ConsumerConnections) -> list[ConsumerConnection]:
         """Return the answers of those brokers that have members. Raises `Unavailable` if none can be reached."""
 
         async def members_at(address: str) -> ConsumerConnection | None:
             try:
-                return decode_body(ConsumerConnection, (await self._brokers.ask(address, question)).body)
+                return await self._brokers.read(address, question, ConsumerConnection)
             except ConsumerNotOnline:
                 return None
 

@@ -10,7 +10,7 @@ from pyromq.client.consumer.queue_offsets import QueueOffsets
 from pyromq.errors import ConsumerNotOnline, UsageError
 from pyromq.message import MessageQueue
 from pyromq.names import check_group
-from pyromq.remoting.bodies import ConsumeStats, QueueEntriesBody, ResetOffsets, decode_body
+from pyromq.remoting.bodies import ConsumeStats, QueueEntriesBody, ResetOffsets
 from pyromq.remoting.headers import ConsumerConnections, ConsumeStatistics, QueueEntries, ResetOffset
 
 END_OF_QUEUE = -1  # time in a reset request that means the end of each queue
@@ -54,8 +54,8 @@ class ClusterOffsets:
         masters = await self._brokers.masters()
         question = ConsumeStatistics(consumer_group=group, topic=topic)
         found = []
-        for response in await self._brokers.ask_each(masters.values(), question, partial=partial):
-            stats = decode_body(ConsumeStats, response.body)
+        tables = await self._brokers.read_each(masters.values(), question, ConsumeStats, partial=partial)
+        for stats in tables.values():
             found += [
                 QueueProgress(queue, each.broker_offset, each.consumer_offset, each.last_ms, each.in_flight or 0)
                 for queue, each in stats.queues.items()
@@ -77,7 +77,7 @@ class ClusterOffsets:
                 continue
             if await self._has_members(address, group):
                 order = ResetOffset(topic=topic, group=group, timestamp=time, force=True)
-                table = decode_body(ResetOffsets, (await self._brokers.ask(address, order)).body).offsets
+                table = (await self._brokers.read(address, order, ResetOffsets)).offsets
                 assert isinstance(table, dict), "the list form is for C++ clients"
                 offsets |= table
             else:
@@ -117,7 +117,7 @@ class ClusterOffsets:
         question = QueueEntries(
             topic=queue.topic, queue_id=queue.queue_id, index=index, count=count, consumer_group=group
         )
-        return decode_body(QueueEntriesBody, (await self._brokers.ask(address, question)).body)
+        return await self._brokers.read(address, question, QueueEntriesBody)
 
     async def _has_members(self, address: str, group: str) -> bool:
         try:

@@ -24,7 +24,6 @@ from pyromq.remoting.bodies import (
     TopicList,
     TopicRoute,
     TopicStats,
-    decode_body,
 )
 from pyromq.remoting.codes import Permission
 from pyromq.remoting.headers import (
@@ -224,8 +223,9 @@ class ClusterTopics:
         """
         masters = masters_of((await self.topic_route(name)).brokers)
         found = []
-        for response in await self._brokers.ask_each(masters.values(), TopicStatistics(topic=name), partial=partial):
-            stats = decode_body(TopicStats, response.body)
+        question = TopicStatistics(topic=name)
+        tables = await self._brokers.read_each(masters.values(), question, TopicStats, partial=partial)
+        for stats in tables.values():
             found += [
                 QueueStatus(queue, each.min_offset, each.max_offset, each.last_update_ms)
                 for queue, each in stats.queues.items()
@@ -293,12 +293,11 @@ class ClusterTopics:
 
     async def _config_at(self, address: str, name: str) -> TopicConfig | None:
         try:
-            return decode_body(TopicConfig, (await self._brokers.ask(address, TopicSettings(topic=name))).body)
+            return await self._brokers.read(address, TopicSettings(topic=name), TopicConfig)
         except TopicNotFound:
             return None
         except CodeNotSupported:  # brokers of RocketMQ 4 return only the settings of all topics
-            table = decode_body(TopicConfigTable, (await self._brokers.ask(address, AllTopics())).body)
-            return table.topics.get(name)
+            return (await self._brokers.read(address, AllTopics(), TopicConfigTable)).topics.get(name)
 
 
 def _as_order(config: TopicConfig, attributes: str | None) -> CreateTopic:

@@ -17,27 +17,21 @@ from pyromq.client.admin.servers import Servers
 from pyromq.client.arguments import checked
 from pyromq.client.cluster.cluster_client import ClusterClient
 from pyromq.client.cluster.known_masters import MASTER
-from pyromq.errors import AccessDenied, ConsumerNotOnline
 from pyromq.names import DEAD_LETTER_PREFIX, HALF_TOPIC, RETRY_PREFIX, SCHEDULE_TOPIC, is_system_group
 from pyromq.remoting.bodies import (
     BrokerStats,
-    ConsumerConnection,
     GroupConfigTable,
     KeyValues,
     TopicConfigTable,
     TopicList,
-    decode_body,
 )
 from pyromq.remoting.codes import VERSION_NAME, version_name
 from pyromq.remoting.headers import (
     AllGroups,
     AllTopics,
-    BrokerSettings,
     BrokerState,
     BrokerSystemTopics,
-    ConsumerConnections,
 )
-from pyromq.remoting.properties import parse_properties
 
 # Settings of a broker that mqadmin's export contains.
 _KEPT_SETTINGS = (
@@ -62,7 +56,7 @@ class Exports:
         """Return the masters' main settings by broker name, and the numbers of name servers, masters and replicas."""
         masters = await self._brokers.masters(cluster=cluster)
         table = (await self._brokers.table()).brokers
-        configs = {name: await self._settings(address) for name, address in sorted(masters.items())}
+        configs = {name: await self._brokers.settings(address) for name, address in sorted(masters.items())}
         return {
             "brokerConfigs": {
                 name: {key: each[key] for key in _KEPT_SETTINGS if key in each} for name, each in configs.items()
@@ -104,9 +98,8 @@ class Exports:
         }
 
     async def _report(self, address: str) -> Export:
-        response = await self._brokers.ask(address, BrokerState())
-        figures = decode_body(KeyValues, response.body).table
-        settings, groups = await self._settings(address), await self._groups(address)
+        figures = (await self._brokers.read(address, BrokerState(), KeyValues)).table
+        settings, groups = await self._brokers.settings(address), await self._groups(address)
         halves = await self._puts(address, HALF_TOPIC)
         delayed = await self._puts(address, SCHEDULE_TOPIC)
         return {
@@ -137,26 +130,15 @@ class Exports:
 
     async def _clients(self, address: str, groups: Iterable[str]) -> list[str]:
         """Return the distinct pairs of language and version of the groups' members, sorted, as `JAVA%V4_9_8`."""
-        found = set()
-        for group in groups:
-            try:
-                response = await self._brokers.ask(address, ConsumerConnections(consumer_group=group))
-            except (ConsumerNotOnline, AccessDenied):  # AccessDenied: this account has no right on the group
-                continue
-            members = decode_body(ConsumerConnection, response.body).connections
-            found |= {f"{each.language}%{version_name(each.version)}" for each in members}
-        return sorted(found)
+        members = [each for group in groups for each in await self._brokers.members(address, group)]
+        return sorted({f"{each.language}%{version_name(each.version)}" for each in members})
 
     async def _puts(self, address: str, topic: str) -> BrokerStats:
         return await self._servers.statistic(address, "TOPIC_PUT_NUMS", topic) or BrokerStats()
 
-    async def _settings(self, address: str) -> dict[str, str]:
-        return parse_properties((await self._brokers.ask(address, BrokerSettings())).body.decode())
-
     async def _topics(self, address: str, *, of_groups: bool) -> dict[str, Export]:
-        answer = await self._brokers.ask(address, BrokerSystemTopics())
-        built_in = set(decode_body(TopicList, answer.body).topics)
-        table = decode_body(TopicConfigTable, (await self._brokers.ask(address, AllTopics())).body)
+        built_in = set((await self._brokers.read(address, BrokerSystemTopics(), TopicList)).topics)
+        table = await self._brokers.read(address, AllTopics(), TopicConfigTable)
         return {
             name: msgspec.to_builtins(each)
             for name, each in sorted(table.topics.items())
@@ -164,7 +146,7 @@ class Exports:
         }
 
     async def _groups(self, address: str) -> dict[str, Export]:
-        table = decode_body(GroupConfigTable, (await self._brokers.ask(address, AllGroups())).body)
+        table = await self._brokers.read(address, AllGroups(), GroupConfigTable)
         return {
             name: msgspec.to_builtins(each) for name, each in sorted(table.groups.items()) if not is_system_group(name)
         }

@@ -145,20 +145,20 @@ class Members:
         """Return the connected producer clients by group, at the broker at `host:port` or at all brokers."""
         found: dict[str, dict[str, ProducerClient]] = {}
         if address is not None:
-            answers = [await self._brokers.ask(address, AllProducers())]
+            tables = [await self._brokers.read(address, AllProducers(), ProducerTable)]
         else:
-            masters = await self._brokers.masters()
-            answers = list((await self._brokers.answers(masters.values(), AllProducers())).values())
-        for response in answers:
-            for group, clients in decode_body(ProducerTable, response.body).groups.items():
+            masters = (await self._brokers.masters()).values()
+            tables = [*(await self._brokers.read_each(masters, AllProducers(), ProducerTable, partial=True)).values()]
+        for table in tables:
+            for group, clients in table.groups.items():
                 found.setdefault(group, {}).update((each.client_id, each) for each in clients)
         return {group: [found[group][client_id] for client_id in sorted(found[group])] for group in sorted(found)}
 
     async def groups_of_topic(self, topic: str) -> list[str]:
         """Return the names of groups that consume a topic now, or have offsets in the topic, sorted."""
         masters = (await self._brokers.masters()).values()
-        answers = await self._brokers.answers(masters, TopicConsumers(topic=topic))
-        return sorted({group for each in answers.values() for group in decode_body(GroupList, each.body).groups})
+        found = await self._brokers.read_each(masters, TopicConsumers(topic=topic), GroupList, partial=True)
+        return sorted({group for each in found.values() for group in each.groups})
 
     async def tracks(self, message: StoredMessage) -> dict[str, TrackState]:
         """Return the state of a stored message in each group that consumes the message's topic, by group name.

@@ -15,12 +15,11 @@ import msgspec
 from pyromq.client.admin.admin_client import ClusterBrokers, each_of
 from pyromq.client.admin.servers import Servers
 from pyromq.client.arguments import checked
-from pyromq.errors import AccessDenied, CodeNotSupported, ConsumerNotOnline, TopicNotFound
+from pyromq.errors import CodeNotSupported, TopicNotFound
 from pyromq.names import DEAD_LETTER_PREFIX, RETRY_PREFIX
 from pyromq.remoting.bodies import (
     BrokerStats,
     ConsumedTopicFigures,
-    ConsumerConnection,
     ConsumeStats,
     ConsumeTimeSpans,
     FiguresTable,
@@ -30,13 +29,11 @@ from pyromq.remoting.bodies import (
     TopicConfigTable,
     TopicFigures,
     TopicStats,
-    decode_body,
 )
 from pyromq.remoting.headers import (
     AllGroups,
     AllTopics,
     BrokerFigures,
-    ConsumerConnections,
     ConsumeTimeSpan,
     TopicConsumers,
     TopicStatistics,
@@ -98,10 +95,10 @@ class Overviews:
         """Return an overview of each topic, by name, reserved ones included; brokers out of reach are left out."""
         at: dict[str, dict[str, str]] = {}
         masters = await self._brokers.masters()
-        tables = await self._brokers.answers(masters.values(), AllTopics())
+        tables = await self._brokers.read_each(masters.values(), AllTopics(), TopicConfigTable, partial=True)
         for broker, address in masters.items():
             if address in tables:
-                for topic in decode_body(TopicConfigTable, tables[address].body).topics:
+                for topic in tables[address].topics:
                     at.setdefault(topic, {})[broker] = address
 
         async def look(topic: str) -> TopicOverview:
@@ -119,18 +116,19 @@ class Overviews:
 
     async def groups(self, *, shown: Callable[[int], None] | None = None) -> list[GroupOverview]:
         """Return an overview of each group, by name, built-in ones included; brokers out of reach are left out."""
-        tables = await self._brokers.answers((await self._brokers.masters()).values(), AllGroups())
+        addresses = (await self._brokers.masters()).values()
+        tables = await self._brokers.read_each(addresses, AllGroups(), GroupConfigTable, partial=True)
         masters = list(tables)
         progress: dict[str, dict[str, list[ConsumeStats]]] = {}
         for address, table in tables.items():
-            for group in decode_body(GroupConfigTable, table.body).groups:
+            for group in table.groups:
                 progress.setdefault(group, {})
             for listed in (await self._servers.progress(address)).groups:
                 for group, stats in listed.items():
                     progress.setdefault(group, {})[address] = stats
 
         async def look(group: str) -> GroupOverview:
-            members = {each for address in masters for each in await self._client_ids(address, group)}
+            members = {each.client_id for address in masters for each in await self._brokers.members(address, group)}
             lag, delay_ms = 0, 0
             for address, stats in progress[group].items():
                 for each in stats:
@@ -148,12 +146,12 @@ class Overviews:
         A broker of pyromq needs one request. A Java broker needs one per topic, and connected members and delays are 0.
         """
         try:
-            return decode_body(FiguresTable, (await self._brokers.ask(address, BrokerFigures())).body)
+            return await self._brokers.read(address, BrokerFigures(), FiguresTable)
         except CodeNotSupported:
             return await self._figures_one_by_one(address)
 
     async def _figures_one_by_one(self, address: str) -> FiguresTable:
-        configs = decode_body(TopicConfigTable, (await self._brokers.ask(address, AllTopics())).body).topics
+        configs = (await self._brokers.read(address, AllTopics(), TopicConfigTable)).topics
 
         async def look(name: str) -> TopicFigures:
             config, queues = configs[name], (await self._stats(address, name)).queues.values()
@@ -168,7 +166,7 @@ class Overviews:
                 last_store_ms=max((each.last_update_ms for each in queues), default=0),
             )
 
-        table = decode_body(GroupConfigTable, (await self._brokers.ask(address, AllGroups())).body).groups
+        table = (await self._brokers.read(address, AllGroups(), GroupConfigTable)).groups
         groups = {name: GroupFigures(name, enabled=each.consume_enabled) for name, each in table.items()}
         for listed in (await self._servers.progress(address)).groups:
             for group, stats in listed.items():
@@ -186,12 +184,13 @@ class Overviews:
         Brokers out of reach are left out. With `active_only`, only rows with traffic in the last 24 hours are returned.
         Source: RocketMQ 4.9.8, StatsAllSubCommand.
         """
-        tables = await self._brokers.answers((await self._brokers.masters()).values(), AllTopics())
+        addresses = (await self._brokers.masters()).values()
+        tables = await self._brokers.read_each(addresses, AllTopics(), TopicConfigTable, partial=True)
         masters = list(tables)
         names: set[str] = set()
         behind: dict[tuple[str, str], int] = {}
         for address, table in tables.items():
-            names |= decode_body(TopicConfigTable, table.body).topics.keys()
+            names |= table.topics.keys()
             for listed in (await self._servers.progress(address)).groups:
                 for group, stats in listed.items():
                     for queue, each in ((queue, at) for all_of in stats for queue, at in all_of.queues.items()):
@@ -205,8 +204,7 @@ class Overviews:
             into = await self._totals(masters, "TOPIC_PUT_NUMS", name)
             groups: set[str] = set()
             for address in masters:
-                answer = await self._brokers.ask(address, TopicConsumers(topic=name))
-                groups |= set(decode_body(GroupList, answer.body).groups)
+                groups |= set((await self._brokers.read(address, TopicConsumers(topic=name), GroupList)).groups)
             rows = []
             for group in sorted(groups):
                 out = await self._totals(masters, "GROUP_GET_NUMS", f"{name}@{group}")
@@ -225,23 +223,16 @@ class Overviews:
 
     async def _stats(self, address: str, topic: str) -> TopicStats:
         try:
-            return decode_body(TopicStats, (await self._brokers.ask(address, TopicStatistics(topic=topic))).body)
+            return await self._brokers.read(address, TopicStatistics(topic=topic), TopicStats)
         except TopicNotFound:  # the topic was deleted meanwhile
             return TopicStats()
 
-    async def _client_ids(self, address: str, group: str) -> list[str]:
-        try:
-            response = await self._brokers.ask(address, ConsumerConnections(consumer_group=group))
-        except (ConsumerNotOnline, AccessDenied):  # AccessDenied: this account has no right on the group
-            return []
-        return [each.client_id for each in decode_body(ConsumerConnection, response.body).connections]
-
     async def _delay_ms(self, address: str, group: str, topic: str) -> int:
         try:
-            response = await self._brokers.ask(address, ConsumeTimeSpan(topic=topic, group=group))
+            found = await self._brokers.read(address, ConsumeTimeSpan(topic=topic, group=group), ConsumeTimeSpans)
         except TopicNotFound:
             return 0
-        return max((each.delay_ms for each in decode_body(ConsumeTimeSpans, response.body).spans), default=0)
+        return max((each.delay_ms for each in found.spans), default=0)
 
 
 _OF_GROUPS = (RETRY_PREFIX, DEAD_LETTER_PREFIX)

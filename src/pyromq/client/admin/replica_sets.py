@@ -125,7 +125,7 @@ class ReplicaSets:
         last = "it does not answer"
         while time.perf_counter() < until:
             try:
-                status = decode_body(ReplicaSetStatus, (await self._brokers.ask(address, ReplicaSetState())).body)
+                status = await self._brokers.read(address, ReplicaSetState(), ReplicaSetStatus)
             except MQError as error:
                 last = str(error)
             else:

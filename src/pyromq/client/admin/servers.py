@@ -80,10 +80,10 @@ class Servers:
         Return None if nothing was counted, or the counter's name is unknown.
         """
         try:
-            response = await self._brokers.ask(address, headers.BrokerStatistics(stats_name=name, stats_key=key))
+            question = headers.BrokerStatistics(stats_name=name, stats_key=key)
+            return await self._brokers.read(address, question, BrokerStats)
         except BrokerError:
             return None  # brokers have no separate response code for an unknown counter
-        return decode_body(BrokerStats, response.body)
 
     async def progress(self, address: str, *, ordered_only: bool = False) -> ConsumeStatsList:
         """Return the progress of every group of a broker by queue.

@@ -24,8 +24,7 @@ from pyromq.message import MessageQueue, Property, StoredMessage
 from pyromq.names import SCHEDULE_TOPIC, TOOLS_GROUP
 from pyromq.remoting.bodies import DelayOffsetTable, ListedTimer, TimerCounts, TimerList, TopicStats, decode_body
 from pyromq.remoting.command import Response
-from pyromq.remoting.headers import AllDelayOffsets, BrokerSettings, CountTimers, ListTimers, TopicStatistics
-from pyromq.remoting.properties import parse_properties
+from pyromq.remoting.headers import AllDelayOffsets, CountTimers, ListTimers, TopicStatistics
 from pyromq.remoting.recall_handle import is_recall_handle
 
 PAGE = 500  # scheduled messages listed per request
@@ -258,15 +257,14 @@ class ClusterDelayLevels:
 
     async def _queues(self) -> list[list[_Queue]]:
         masters = await self._brokers.masters()
-        settings = await self._brokers.answers(masters.values(), BrokerSettings())  # brokers out of reach are left out
-        return await each_of(self._queues_at, [each for each in masters.items() if each[1] in settings])
+        found = await self._cluster.ask_reachable(masters.values(), self._brokers.settings)
+        return await each_of(self._queues_at, [(name, at, found[at]) for name, at in masters.items() if at in found])
 
-    async def _queues_at(self, master: tuple[str, str]) -> list[_Queue]:
-        name, address = master
-        settings = parse_properties((await self._brokers.ask(address, BrokerSettings())).body.decode(errors="replace"))
+    async def _queues_at(self, master: tuple[str, str, dict[str, str]]) -> list[_Queue]:
+        name, address, settings = master
         delays = [_delay_ms(text) for text in settings.get("messageDelayLevel", "").split()]
-        delivered = decode_body(DelayOffsetTable, (await self._brokers.ask(address, AllDelayOffsets())).body).offsets
-        stats = decode_body(TopicStats, (await self._brokers.ask(address, TopicStatistics(topic=SCHEDULE_TOPIC))).body)
+        delivered = (await self._brokers.read(address, AllDelayOffsets(), DelayOffsetTable)).offsets
+        stats = await self._brokers.read(address, TopicStatistics(topic=SCHEDULE_TOPIC), TopicStats)
         bounds = {queue.queue_id: each for queue, each in stats.queues.items()}
         return [
             _Queue(

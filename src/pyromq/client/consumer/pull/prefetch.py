@@ -110,13 +110,13 @@ class Prefetch:
 
     async def _fetch(self, assigned: AssignedQueue) -> None:
         config = self._config
+        # A pull of a missing topic does not wait: it only asks whether the topic is back.
+        wait_seconds = config.long_poll_seconds if assigned.gone_since is None else 0.0
         request = PullRequest.ahead(
             config,
             assigned.wanted,
             room=config.buffered_messages,
-            wait_seconds=config.long_poll_seconds
-            if assigned.gone_since is None
-            else 0.0,  # a pull without waiting, to see whether the topic is back
+            wait_seconds=wait_seconds,
             broker_id=assigned.broker_id,
         )
         began = self._clock.monotonic()

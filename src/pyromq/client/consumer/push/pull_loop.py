@@ -96,14 +96,12 @@ class PullLoops:
         """Pull one queue until it is dropped or the task is cancelled."""
         tally = assigned.tally = self._rates.tally(assigned.queue.topic)
         while not assigned.dropped:
-            wanted = self._wanted(assigned.queue.topic)
-            if not self._resumed.is_set():
-                await self._resumed.wait()
+            await self._resumed.wait()
             limit = self._share(self._config.buffered_messages, self._config.topic_buffered_messages)
             await self._wait_for_room(assigned, limit)
             at_master = self._cluster.has_master(assigned.queue)
             try:
-                result = await self._pull(assigned, wanted, limit)
+                result = await self._pull(assigned, limit)
                 messages, next_offset, failure = await self._damage.sift(result)
             except MQError as error:
                 await self._after_refusal(assigned, error)
@@ -181,7 +179,7 @@ class PullLoops:
             assigned.changed.clear()
             await assigned.changed.wait()
 
-    async def _pull(self, assigned: ProcessQueue, wanted: Wanted, limit: int) -> PullResult:
+    async def _pull(self, assigned: ProcessQueue, limit: int) -> PullResult:
         config = self._config
         safe = assigned.safe_offset
         commit = None
@@ -190,7 +188,7 @@ class PullLoops:
         assigned.pulled_at, assigned.pulled_ms = self._clock.monotonic(), self._clock.now_ms()
         request = PullRequest.ahead(
             config,
-            wanted,
+            self._wanted(assigned.queue.topic),
             room=limit,
             wait_seconds=config.long_poll_seconds,
             broker_id=assigned.broker_id,

@@ -114,9 +114,13 @@ class AsyncConsumer(AsyncLifespan):
         self._loop: asyncio.AbstractEventLoop
         self._stopped: asyncio.Event
         self._assigned: dict[MessageQueue, ProcessQueue] = {}
-        state = internals(self._assigned, config, entry=self._entry, reset=self._reset, wake=self._look_again)
+        state = internals(
+            self._assigned, config, entry=self._entry, reset=self._reset, wake=lambda: self._rebalance.look_again()
+        )
         self._status = ConsumerStatusProcessor(state, clock, self._names)
-        self._direct = ConsumeDirectlyProcessor(wire_group, state, self._names, clock, listener=self._listener)
+        self._direct = ConsumeDirectlyProcessor(
+            wire_group, state, self._names, clock, listener=lambda topic: self._subscriptions.listener(topic)
+        )
         connect_hooks(config.hooks, config.connections, namesrv)
         self._hooks = ListenerHooks(group, config, clock, client_id=lambda: self._cluster.client_id)
         self._cluster = ClusterClient(
@@ -131,7 +135,12 @@ class AsyncConsumer(AsyncLifespan):
             route_refresh_seconds=config.route_refresh_seconds,
         )
         self._subscriptions = Subscriptions[BoundListener](
-            wire_group, self._cluster, clock, retries=not config.broadcast, absent=UNSUBSCRIBED, joined=self._wake
+            wire_group,
+            self._cluster,
+            clock,
+            retries=not config.broadcast,
+            absent=UNSUBSCRIBED,
+            joined=lambda: self._rebalance.wake(),
         )
         self._replies = Replies(self._cluster, clock)
         retries = config.max_retries
@@ -176,7 +185,7 @@ class AsyncConsumer(AsyncLifespan):
             pulls=self._pulls,
             order=order,
             locks=None if config.broadcast else QueueLockClient(wire_group, self._cluster),
-            wake=self._wake,
+            wake=lambda: self._rebalance.wake(),
         )
         self._rebalance = Rebalance(
             self._assigned,
@@ -374,9 +383,6 @@ class AsyncConsumer(AsyncLifespan):
     def _bind(self, listener: Listener) -> BoundListener:
         return self._hooks.around(BoundListener.of(listener, self._end))
 
-    def _listener(self, topic: str) -> BoundListener:
-        return self._subscriptions.listener(topic)
-
     def _end(self, failure: BaseException) -> None:
         """Make `wait` raise `failure`: a listener's exception that ends the program, or a damage. Thread-safe."""
         if self._exit is None:
@@ -397,12 +403,6 @@ class AsyncConsumer(AsyncLifespan):
     async def _rescue(self) -> None:
         for assigned in list(self._assigned.values()):
             await self._service.rescue(assigned)
-
-    def _wake(self) -> None:
-        self._rebalance.wake()
-
-    def _look_again(self) -> None:
-        self._rebalance.look_again()
 
     def _reset(self, offsets: dict[MessageQueue, int]) -> None:
         if self._state is State.RUNNING:

@@ -106,9 +106,8 @@ def _copied_properties(message: StoredMessage, delay_level: int, reason: str) ->
     properties.pop(Property.TRANSACTION, None)
     properties.pop(Property.DELAY, None)
     properties.setdefault(Property.ORIGIN_MESSAGE_ID, message.message_id)
-    if (
-        reason and len(message.property_text) < MAX_PROPERTIES_SIZE // 8
-    ):  # as at brokers: the copy must not be too large
+    # As at brokers: the copy must not become too large.
+    if reason and len(message.property_text) < MAX_PROPERTIES_SIZE // 8:
         properties[Property.RETRY_REASON] = reason
     if delay_level != TO_DEAD_LETTERS:  # a dead letter is not delayed. Source: RocketMQ 5
         properties[Property.DELAY] = str(delay_level)

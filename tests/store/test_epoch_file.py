@@ -69,7 +69,7 @@ def test_a_follower_adopts_the_masters_epochs_from_the_common_point_on(tmp_path:
     file = loaded(tmp_path)
     for line in ((1, 0), (2, 100), (3, 200)):
         file.begin(*line)
-    common = file.common_with([EpochStart(2, 100), EpochStart(4, 180)], (260, 400))
+    common = common_point(file.lines, [EpochStart(2, 100), EpochStart(4, 180)], 260, 400)
     assert common == (2, 180)
     file.cut(180)
     assert file.lines == [(1, 0), (2, 100)]

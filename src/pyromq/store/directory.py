@@ -52,6 +52,14 @@ def read_format(disk: Disk, root: Path) -> int:
     return number
 
 
+def read_abort(disk: Disk, path: Path) -> tuple[bool, bool]:
+    """Return `Directory.crashed` and `Directory.same_boot` from the file `abort`."""
+    content = read_file(disk, path)
+    words = (content or b"").split()
+    known = len(words) > 1 and words[1] == disk.boot_id().encode() != b"unknown"
+    return content is not None, known and _UNFLUSHED.encode() not in words
+
+
 def check_platform() -> None:
     """Raise `UsageError` on a system that has no stores, and so no servers."""
     if platform.MISSING_FOR_SERVERS:
@@ -106,7 +114,7 @@ class Directory:
         self._descriptor = descriptor
         self._disk.write(descriptor, b"lock", 0)
         self._format = read_format(self._disk, self.root)
-        self._read_abort()
+        self.crashed, self.same_boot = read_abort(self._disk, self._abort)
 
     def _holder(self, descriptor: int) -> str:
         """Return " by process N" for the process that holds the lock; "" if unknown.
@@ -118,15 +126,6 @@ class Directory:
             with contextlib.suppress(OSError, ValueError, IndexError):
                 pid = int((read_file(self._disk, self._abort) or b"").split()[0])
         return f" by process {pid}" if pid > 0 else ""
-
-    def _read_abort(self) -> None:
-        content = read_file(self._disk, self._abort)
-        if content is None:
-            return
-        words = content.split()
-        self.crashed = True
-        known = len(words) > 1 and words[1] == self._disk.boot_id().encode() != b"unknown"
-        self.same_boot = known and _UNFLUSHED.encode() not in words
 
     def mark_open(self) -> None:
         """Create the file `abort`, so that the next start detects a crash, and note the format.

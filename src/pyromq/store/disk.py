@@ -321,13 +321,18 @@ def read_file(disk: Disk, path: Path) -> bytes | None:
             raise
 
 
+def write_all(disk: Disk, descriptor: int, content: Content, position: int) -> None:
+    """Write all bytes of `content` at a file position."""
+    written = 0
+    while written < len(content):
+        written += disk.write(descriptor, content[written:], position + written)
+
+
 def write_file(disk: Disk, path: Path, content: bytes) -> None:
     """Replace the content of a file and flush the content. The file's name is not flushed."""
     with opened(disk, path, create=True) as descriptor:
         disk.resize(descriptor, 0)
-        written = 0
-        while written < len(content):
-            written += disk.write(descriptor, content[written:], written)
+        write_all(disk, descriptor, content, 0)
         disk.sync(descriptor)
 
 
@@ -367,4 +372,4 @@ def rewrite(disk: Disk, path: Path, start: int, end: int) -> None:
     """
     with opened(disk, path) as descriptor:
         for position in range(start, end, _PIECE):
-            disk.write(descriptor, disk.read(descriptor, min(_PIECE, end - position), position), position)
+            write_all(disk, descriptor, disk.read(descriptor, min(_PIECE, end - position), position), position)

@@ -87,7 +87,7 @@ class EpochFile:
     def adopt(self, lines: Lines, common: CommonPoint | None) -> None:
         """Replace the epochs after the common point by the epochs of the master that this replica will follow.
 
-        `common` is the result of `common_with`. The log must already be cut at this point.
+        `common` is the result of `common_point`. The log must already be cut at this point.
         """
         kept = [] if common is None else [line for line in self.lines if line.epoch < common.epoch]
         taken = [EpochStart(*line) for line in lines if common is None or line[0] >= common.epoch]
@@ -108,13 +108,6 @@ class EpochFile:
         """Return the last epoch that begins at or before log offset `end`, the end of a log; 0 if there is none."""
         known = self.known(end)
         return known[-1].epoch if known else 0
-
-    def common_with(self, other_lines: Lines, ends: tuple[int, int]) -> CommonPoint | None:
-        """Return the point up to which this log equals the log of another replica; None if nothing is equal.
-
-        `ends` are the ends of this log and of the other log.
-        """
-        return common_point(self.lines, other_lines, *ends)
 
     def _save(self, promised: int, lines: list[EpochStart]) -> None:
         texts = (f"{_PROMISED} {promised}", *(f"{epoch} {start}" for epoch, start in lines))

@@ -25,11 +25,11 @@ from pyromq.logs import logger_of
 from pyromq.message import StoredMessage
 from pyromq.store.checked_file import read_checked, replace_checked
 from pyromq.store.checkpoint import Checkpoint
-from pyromq.store.disk import Disk, make_durable_folder, opened, path_beside, remove_file
+from pyromq.store.disk import Disk, make_durable_folder, opened, path_beside, remove_file, write_all
 from pyromq.store.epoch_file import EpochFile
 from pyromq.store.log.log_walk import Damage, LogWalk
 from pyromq.store.log.segmented_log import Segment, SegmentedLog, sync_folders
-from pyromq.store.queue.consume_queue import ENTRY_BYTES, ConsumeQueue
+from pyromq.store.queue.consume_queue import ConsumeQueue
 from pyromq.store.queue.queue_table import QueueEnds, QueueTable
 
 logger = logger_of(__name__)
@@ -119,7 +119,7 @@ class LogCutter:
         is_all = cut.end <= begin
         queues: dict[str, dict[int, int]] = {}
         for queue in self._queues:
-            if (first := _first_cut(queue, cut.end)) < queue.max_offset:
+            if (first := queue.first_behind(cut.end)) < queue.max_offset:
                 queues.setdefault(queue.topic, {})[queue.queue_id] = first
         store_ms = 0 if is_all else self._store_ms_before(cut.end)
         pending = CutRange(cut.epoch, max(cut.end, begin), log_end, is_all, store_ms, queues)
@@ -171,7 +171,7 @@ class LogCutter:
         walk = self._walk(max(known, self._log.base))
         for found in walk:
             if isinstance(found, Damage):
-                raise StoreCorrupt(f"{found.path} byte {found.start - found.base}: {found.reason}; the log is not cut")
+                raise _not_cut(found)
         return walk.position
 
     def _store_ms_before(self, end: int) -> int:
@@ -181,7 +181,7 @@ class LogCutter:
         """
         start = end - 1 - (end - 1) % self._log.segment_bytes
         for queue in self._queues:
-            entry = queue.find(_first_cut(queue, end) - 1)
+            entry = queue.find(queue.first_behind(end) - 1)
             if entry is not None:
                 start = max(start, entry.log_offset)
         stored_ms = position = 0
@@ -189,7 +189,7 @@ class LogCutter:
             if (found.start if isinstance(found, Damage) else found.log_offset) >= end:
                 break  # after a crash in a cut, the bytes may be damaged
             if isinstance(found, Damage):
-                raise StoreCorrupt(f"{found.path} byte {found.start - found.base}: {found.reason}; the log is not cut")
+                raise _not_cut(found)
             stored_ms, position = found.store_ms, found.log_offset + found.size
         if position != end and end % self._log.segment_bytes:
             raise UsageError(f"the log of {self._root} cannot be cut at {end}: no record ends there")
@@ -245,17 +245,14 @@ class LogCutter:
             self._disk.resize(copy, 0)
             for at in range(start, end, _PIECE):
                 content = self._disk.read(source, min(_PIECE, end - at), at - segment.base)
-                written = 0
-                while written < len(content):
-                    written += self._disk.write(copy, content[written:], at - start + written)
+                write_all(self._disk, copy, content, at - start)
             self._disk.sync(copy)
         self._disk.replace(beside, target)
         self._disk.sync_folder(target.parent)
 
 
-def _first_cut(queue: ConsumeQueue, end: int) -> int:
-    """Return the queue offset of the first message whose record begins at log offset `end` or later."""
-    return queue.first(lambda entry: entry.log_offset >= end, start=queue.files.base // ENTRY_BYTES)
+def _not_cut(damage: Damage) -> StoreCorrupt:
+    return StoreCorrupt(f"{damage.path} byte {damage.start - damage.base}: {damage.reason}; the log is not cut")
 
 
 class KeptFile(NamedTuple):

@@ -57,8 +57,9 @@ class LogIntake:
         """
         try:
             self._log.receive(offset, data)
-            while self._enter_ordinary() and self._enter_next():
-                pass
+            self._enter_ordinary()
+            while self._enter_next():
+                self._enter_ordinary()
         except OSError as error:
             self._log.drop_incomplete()
             raise StoreNotWritable(
@@ -68,8 +69,8 @@ class LogIntake:
             self._log.drop_incomplete()
             raise
 
-    def _enter_ordinary(self) -> bool:
-        """Dispatch ordinary records with compiled code, up to the first other record. Return True."""
+    def _enter_ordinary(self) -> None:
+        """Dispatch ordinary records with compiled code, up to the first other record."""
         log = self._log
         if self._ordinary is not None and log.memory is not None:
             before = self._ordinary.take(log, log.written_end, log.base + log.files.segment_bytes)
@@ -79,7 +80,6 @@ class LogIntake:
                     self.arrived_together(
                         queue.topic, queue.queue_id, partial(_arrivals, queue, start, queue.max_offset)
                     )
-        return True
 
     def _enter_next(self) -> bool:
         """Dispatch the record at the log's end. Return False if the record is incomplete."""

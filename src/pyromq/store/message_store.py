@@ -474,7 +474,7 @@ class MessageStore:
     def first_behind(self, topic: str, queue_id: int, log_offset: int) -> int:
         """Return the queue offset of a queue's first message at `log_offset` or later; the maximum without one."""
         queue = self._queues.find(topic, queue_id)
-        return 0 if queue is None else queue.first(lambda entry: entry.log_offset >= log_offset)
+        return 0 if queue is None else queue.first_behind(log_offset)
 
     def message(self, topic: str, queue_id: int, queue_offset: int) -> StoredMessage | None:
         """Return the message at a queue offset; None if the message does not exist.

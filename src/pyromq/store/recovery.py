@@ -256,7 +256,7 @@ class Recovery:
             return begin
         for queue in self._queues:
             if queue.log_end == queues_end:
-                offset = queue.first(lambda entry: entry.log_offset >= queues_end - _VERIFIED_BYTES)
+                offset = queue.first_behind(queues_end - _VERIFIED_BYTES)
                 begin = max(begin, self._record_of(queue, offset))
         segments = self._log.files.segments
         return begin if begin > segments[0].base else segments[max(0, len(segments) - _RECOVERED_FILES)].base

@@ -28,7 +28,7 @@ from pyromq.remoting.codes import RequestCode
 from pyromq.remoting.header import Header, request_headers, wire_fields
 from pyromq.remoting.hooks import RemotingOutcome, RemotingRequest
 from pyromq.remoting.properties import parse_properties
-from pyromq.store.disk import Disk, make_durable_folder
+from pyromq.store.disk import Disk, make_durable_folder, write_all
 from pyromq.store.worker import worker
 
 logger = logger_of(__name__)
@@ -154,9 +154,7 @@ class AuditFile:
             if size and disk.read(descriptor, 1, size - 1) != b"\n":  # the last line has no end: a crash truncated it
                 content = b"\n" + content
             try:
-                written = 0
-                while written < len(content):
-                    written += disk.write(descriptor, content[written:], size + written)
+                write_all(disk, descriptor, content, size)
                 disk.sync(descriptor)
                 if not self._is_named:
                     disk.sync_folder(self._path.parent)

@@ -33,7 +33,7 @@ from pyromq.clock import Clock
 from pyromq.errors import StoreNotWritable
 from pyromq.logs import logger_of
 from pyromq.remoting.receipt_handle import offsets_in
-from pyromq.store.disk import Disk, disk_advice, make_durable_folder, opened, read_file, remove_file
+from pyromq.store.disk import Disk, disk_advice, make_durable_folder, opened, read_file, remove_file, write_all
 from pyromq.store.log.segmented_log import sync_folders
 
 logger = logger_of(__name__)
@@ -280,9 +280,7 @@ class PopJournal:
             if self._descriptor is None:
                 self.begin()
             assert self._descriptor is not None
-            written = self._disk.write(self._descriptor, records, self._position)
-            while written < len(records):
-                written += self._disk.write(self._descriptor, records[written:], self._position + written)
+            write_all(self._disk, self._descriptor, records, self._position)
         except OSError as error:
             raise self._refusal(error) from error
         self._position += len(records)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from pyromq.broker.replication.replica_port import ReplicaLog
 from pyromq.broker.replication.replica_stream import FrameRequest, Hello
-from pyromq.store.epoch_file import CommonPoint, EpochFile
+from pyromq.store.epoch_file import CommonPoint, EpochFile, common_point
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ def first_step(log: ReplicaLog, epochs: EpochFile, hello: Hello) -> MayFollow | 
     if not epochs.known(log.end):
         text = f"the folder has a log of {log.end - log.first} bytes that is not of the set {hello.set_name}"
         return MustStop(f"{text}: start this replica with an empty folder, or this broker under another brokerName")
-    common = epochs.common_with(hello.lines, (log.end, hello.end))
+    common = common_point(epochs.lines, hello.lines, log.end, hello.end)
     if common is None:
         return MustReplace("no epoch in common with the master")
     if common.end < hello.first:

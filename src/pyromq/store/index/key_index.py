@@ -29,9 +29,8 @@ from pyromq.store.index.index_file import IndexFile, IndexTail, index_file_bytes
 from pyromq.store.log.commit_log import CommitLog
 from pyromq.store.log.segmented_log import Segment, sync_all
 
-_LOOKED_THROUGH = (
-    10_000  # limit of records searched for keys between two index files; more records count as without keys
-)
+# Limit of records searched for keys between two index files; more records count as without keys.
+_LOOKED_THROUGH = 10_000
 
 logger = logger_of(__name__)
 

@@ -272,7 +272,7 @@ class CommitLog(LogTail):
             self.memory = None  # the next byte begins a file
 
     def drop_incomplete(self) -> None:
-        """Overwrite received bytes after `end` with zeros: `append_bytes` may have left an incomplete record there."""
+        """Overwrite received bytes after `end` with zeros: `receive` may have left an incomplete record there."""
         if self._received_end > self.end:
             assert self.memory is not None
             position, size = self.end - self.base, self._received_end - self.end

@@ -24,7 +24,7 @@ from pyromq.record import (
     texts_at,
     unpack_size_and_magic,
 )
-from pyromq.store.log.segmented_log import Segment
+from pyromq.store.log.segmented_log import Segment, file_name
 
 _SECTOR = 512  # bytes of a disk sector, the unit that every disk writes atomically
 _PIECE = 1 << 20  # bytes per read call while searching the next intact record after damage
@@ -95,7 +95,7 @@ class LogWalk:
         expected, start = self._segments[0].base if self._segments else 0, self.position
         for segment in self._segments:
             while expected < segment.base:
-                path, end = segment.path.with_name(f"{expected:020}"), expected + self._segment_bytes
+                path, end = segment.path.with_name(file_name(expected)), expected + self._segment_bytes
                 yield Damage(path, expected, expected, end, "the file is missing", self.last_store_ms)
                 expected = end
             yield from self._of(segment, max(start - segment.base, 0))

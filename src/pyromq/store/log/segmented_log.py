@@ -17,6 +17,15 @@ logger = logger_of(__name__)
 _NAME_DIGITS = 20
 
 
+def file_name(base: int) -> str:
+    """Return the name of the file that begins at offset `base`."""
+    return f"{base:0{_NAME_DIGITS}}"
+
+
+def is_file_name(name: str) -> bool:
+    return len(name) == _NAME_DIGITS and name.isdecimal()
+
+
 class Segment:
     """One file of fixed size, mapped into memory at first use.
 
@@ -256,7 +265,7 @@ class SegmentedLog:
         """
         self.segments = []
         for name in self._disk.names(self.folder):
-            if len(name) == _NAME_DIGITS and name.isdecimal():
+            if is_file_name(name):
                 self.segments.append(self._segment(int(name)))
             else:
                 logger.warning("%s is not a file of the store and is ignored", self.folder / name)
@@ -272,14 +281,9 @@ class SegmentedLog:
         Return None, with nothing loaded, if the file is missing or has another size.
         """
         segment = self._segment(0)
-        disk = self._disk
-        if disk.size(segment.path) != self.segment_bytes:
+        if self._disk.size(segment.path) != self.segment_bytes:
             return None
-        descriptor = disk.open(segment.path, write=False)
-        try:
-            found = [disk.read(descriptor, size, position) for position, size in pieces]
-        finally:
-            disk.close(descriptor)
+        found = segment.read(pieces)
         self.segments = [segment]
         return found
 
@@ -321,7 +325,7 @@ class SegmentedLog:
         for earlier, later in zip(self.segments, self.segments[1:], strict=False):
             if later.base != earlier.base + self.segment_bytes:
                 raise StoreCorrupt(
-                    f"{self.folder} lacks file {earlier.base + self.segment_bytes:0{_NAME_DIGITS}}: restore it, or"
+                    f"{self.folder} lacks file {file_name(earlier.base + self.segment_bytes)}: restore it, or"
                     f" open the store with the {self.setting} of its creation (now {self.segment_bytes} bytes a file),"
                     " or run `pyromq store repair`, which keeps the remaining records"
                 )
@@ -387,7 +391,7 @@ class SegmentedLog:
 
     def path_of(self, base: int) -> Path:
         """Return the path of the file that begins at offset `base`. The file need not exist."""
-        return self.folder / f"{base:0{_NAME_DIGITS}}"
+        return self.folder / file_name(base)
 
     def _segment(self, base: int) -> Segment:
         path = self.path_of(base)

@@ -17,15 +17,14 @@ from typing import NamedTuple
 from pyromq.errors import StoreCorrupt, StoreLocked, UsageError
 from pyromq.message import StoredMessage
 from pyromq.record import BLANK_MAGIC_BYTES, MAGIC_AT, decode, unpack_size_and_magic
-from pyromq.store.directory import check_platform, read_format
+from pyromq.store.directory import check_platform, read_abort, read_format
 from pyromq.store.disk import LOCAL_DISK
 from pyromq.store.log.log_walk import LogWalk
-from pyromq.store.log.segmented_log import Segment
+from pyromq.store.log.segmented_log import Segment, file_name, is_file_name
 from pyromq.store.queue.consume_queue import ENTRY_BYTES, FILLER_SIZE, ConsumeQueue, Mappings
 from pyromq.store.queue.queue_table import MAX_MAPPED, is_folder_name
 from pyromq.store.store_config import StoreConfig
 
-_NAME_DIGITS = 20
 _LEAST_LOG_FILE = 4096
 _LARGEST_RECORD = 16 << 20  # bytes: the blank record at a file's end is shorter than the largest record
 _ROUND_SIZES = (4096, 1000)  # a configured file size is a multiple of one of these
@@ -88,16 +87,12 @@ class StoppedStore:
         self._mappings = Mappings(MAX_MAPPED)
         self.segment_bytes = self._file_size(config.segment_bytes)
         self.config = replace(config, segment_bytes=self.segment_bytes)
-        abort = self.root / "abort"
-        self.crashed = abort.exists()
-        # As in `Directory`: without a crash of the machine, everything that the broker wrote exists.
-        words = abort.read_bytes().split() if self.crashed else []
-        same_boot = len(words) > 1 and words[1] == LOCAL_DISK.boot_id().encode() != b"unknown"
-        self.power_loss = self.crashed and (not same_boot or b"unflushed" in words)
+        self.crashed, same_boot = read_abort(LOCAL_DISK, self.root / "abort")
+        self.power_loss = self.crashed and not same_boot
 
     def log_path(self, base: int) -> Path:
         """Return the path of the log file that begins at log offset `base`. The file need not exist."""
-        return self.log_folder / f"{base:0{_NAME_DIGITS}}"
+        return self.log_folder / file_name(base)
 
     def wrong_log_files(self) -> Iterator[tuple[Path, str]]:
         """Yield path and fault of each log file that is missing or has a wrong size."""
@@ -141,11 +136,11 @@ class StoppedStore:
         place = self.place_of(log_offset)
         return memoryview(b"") if place is None else place[0].memory[place[1] : place[1] + size]
 
-    def message_at(self, log_offset: int, *, check_crc: bool = False) -> StoredMessage | None:
+    def message_at(self, log_offset: int) -> StoredMessage | None:
         """Return the message whose record begins at a log offset; None if no intact record begins there."""
         place = self.place_of(log_offset)
         try:
-            message = None if place is None else decode(place[0].memory, place[1], check_crc=check_crc)
+            message = None if place is None else decode(place[0].memory, place[1])
         except StoreCorrupt:
             return None
         return message if message is not None and message.log_offset == log_offset else None
@@ -229,7 +224,7 @@ def _row(folder: Path) -> tuple[list[tuple[int, Path]], list[Path]]:
     if not folder.is_dir():
         return [], []
     paths = sorted(folder.iterdir())
-    named = [path for path in paths if len(path.name) == _NAME_DIGITS and path.name.isdecimal() and path.is_file()]
+    named = [path for path in paths if is_file_name(path.name) and path.is_file()]
     return [(int(path.name), path) for path in named], [path for path in paths if path not in named]
 
 
@@ -247,7 +242,7 @@ def _wrong_files(folder: Path, row: list[tuple[int, Path]], file_bytes: int) -> 
     expected = row[0][0] if row else 0
     for base, path in row:
         while expected < base and file_bytes:
-            yield folder / f"{expected:0{_NAME_DIGITS}}", "the file is missing"
+            yield folder / file_name(expected), "the file is missing"
             expected += file_bytes
         size = path.stat().st_size
         if size != file_bytes:

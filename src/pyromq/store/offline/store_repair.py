@@ -15,10 +15,10 @@ from pyromq.message import StoredMessage, SysFlag
 from pyromq.plural import counted
 from pyromq.record import FIXED_SIZE, blank, encode
 from pyromq.store.checkpoint import Checkpoint
-from pyromq.store.disk import LOCAL_DISK, make_durable_folder, opened
+from pyromq.store.disk import LOCAL_DISK, make_durable_folder, opened, write_all
 from pyromq.store.log.commit_log import CommitLog
 from pyromq.store.log.log_walk import Damage
-from pyromq.store.log.segmented_log import Segment, sync_all, sync_folders
+from pyromq.store.log.segmented_log import Segment, file_name, sync_all, sync_folders
 from pyromq.store.offline.queue_check import QueueCheck
 from pyromq.store.offline.stopped_store import StoppedStore
 from pyromq.store.offline.store_check import Report, StoreCheck
@@ -101,7 +101,7 @@ class StoreRepair:
         if content := content.rstrip(b"\0"):
             folder = self._config.root / _SAVED
             make_durable_folder(LOCAL_DISK, folder)
-            _write(folder / f"{damage.start:020}", 0, content)
+            _write(folder / file_name(damage.start), 0, content)
         if damage.is_tail:
             end = max(start, min(known_end - damage.base, end))
             self._on_act(f"{path} byte {end}: cleared up to its end: no intact record is there")
@@ -211,9 +211,7 @@ def _filler(content: bytes, log_offset: int, size: int, store_ms: int) -> bytes:
 def _write(path: Path, position: int, content: bytes) -> None:
     """Write bytes at a file position and flush the file and its name."""
     with opened(LOCAL_DISK, path, create=True) as descriptor:
-        while content:
-            written = LOCAL_DISK.write(descriptor, content, position)
-            position, content = position + written, content[written:]
+        write_all(LOCAL_DISK, descriptor, content, position)
         LOCAL_DISK.sync(descriptor)
     LOCAL_DISK.sync_folder(path.parent)
 

@@ -90,6 +90,11 @@ class QueueEntry(NamedTuple):
         """True if the entry is a filler before the queue's first message."""
         return self.size == FILLER_SIZE and self.log_offset == 0
 
+    @property
+    def end(self) -> int:
+        """Log offset after the record. A filler, which has no record, counts as one byte."""
+        return self.log_offset + (1 if self.size == FILLER_SIZE else self.size)
+
 
 class ConsumeQueue(QueueTail):
     """One consume queue on disk. Only one thread may write.
@@ -306,6 +311,10 @@ class ConsumeQueue(QueueTail):
                 low = middle + 1
         return low
 
+    def first_behind(self, log_offset: int) -> int:
+        """Return the first queue offset whose record begins at `log_offset` or later; the maximum without one."""
+        return self.first(lambda entry: entry.log_offset >= log_offset)
+
     def end_before(self, log_offset: int) -> int:
         """Return the queue offset after the last entry whose record ends at or before `log_offset`.
 
@@ -328,7 +337,7 @@ class ConsumeQueue(QueueTail):
 
     def _is_before(self, queue_offset: int, log_offset: int) -> bool:
         entry = self.find(queue_offset)
-        return entry is not None and entry.log_offset + (1 if entry.size == FILLER_SIZE else entry.size) <= log_offset
+        return entry is not None and entry.end <= log_offset
 
     @property
     def log_end(self) -> int:
@@ -340,9 +349,7 @@ class ConsumeQueue(QueueTail):
     def covered_to(self) -> int:
         """Log offset before which every record of the queue has an entry; 0 for an empty queue."""
         entry = self.find(self.max_offset - 1)
-        if entry is None:
-            return 0
-        return entry.log_offset + (1 if entry.size == FILLER_SIZE else entry.size)
+        return 0 if entry is None else entry.end
 
     # -- opening
 

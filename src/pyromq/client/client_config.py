@@ -209,7 +209,7 @@ class ConsumerConfig:
     orderly: bool = False  # messages of a queue are consumed one after another, in order, by one member
     # Every member gets every message; offsets are in files, failed messages are not redelivered.
     broadcast: bool = False
-    batch: int = 1  # largest number of messages per listener call
+    batch: int = 1  # largest number of messages per listener call; an exception applies to all messages of the call
     concurrency: int = 20  # limit of parallel listener calls: threads for plain functions, tasks for async ones
     strategy: Strategy | None = None  # function that assigns queues to members; None: averaging
     pull_interval_seconds: float = 0.0  # pause after a pull that found messages

@@ -81,8 +81,9 @@ class Ack(Enum):
 class RetryLater(MQError):
     """Raised by a listener to have messages redelivered, with a chosen delay.
 
-    The first `done` messages count as consumed. `delay_level` (1 to 18) is the delay of the others; with 0 the broker
-    chooses a delay that grows with each attempt. An orderly consumer retries in place after `seconds` instead.
+    The first `done` messages of the call count as consumed. `delay_level` (1 to 18) is the delay of all others; with 0
+    the broker chooses a delay that grows with each attempt. An orderly consumer retries in place after `seconds`
+    instead.
     """
 
     def __init__(self, reason: str = "", *, done: int = 0, delay_level: int = 0, seconds: float | None = None) -> None:
@@ -93,7 +94,11 @@ class RetryLater(MQError):
 
 
 class GiveUp(RetryLater):
-    """Raised by a listener to make messages, except the first `done`, dead letters without further attempts."""
+    """Raised by a listener to make messages dead letters without further attempts.
+
+    All messages of the call except the first `done` become dead letters, the ones after the failed message too. With
+    `ConsumerConfig.batch=1`, the default, a call has one message.
+    """
 
     def __init__(self, reason: str = "", *, done: int = 0) -> None:
         super().__init__(reason, done=done, delay_level=TO_DEAD_LETTERS)

@@ -5,23 +5,27 @@ import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
-from tests.waiting import PATIENCE_SECONDS
+from tests.waiting import PATIENCE_SECONDS, until
 
 from pyromq import AsyncProducer, Message, NoNameServer, ProducerConfig
 from pyromq.client.admin.diagnosis import diagnose
+from pyromq.client.cluster import cluster_client
 from pyromq.clock import SystemClock
 from pyromq.errors import AnotherServer, ConnectionLost
 from pyromq.net.channel import connect
 from pyromq.remoting.dispatch import Dispatcher
 from pyromq.remoting.headers import BrokerClusterInfo
 from pyromq.testing import Cluster as Servers
+from pyromq.testing import FakeClock
 
 HTTP = b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n"
 
 
 class Quiet(BaseHTTPRequestHandler):
+    answers = 0
+
     def log_message(self, *_):
-        pass
+        Quiet.answers += 1
 
 
 @pytest.fixture
@@ -96,10 +100,15 @@ async def test_bytes_that_say_nothing_are_no_other_server(saying):
     await channel.close()
 
 
-async def test_sending_to_a_web_server_says_so(web_server):
-    async with AsyncProducer("p", web_server, config=ProducerConfig(timeout=3)) as producer:
+async def test_sending_to_a_web_server_says_so(web_server, monkeypatch):
+    monkeypatch.setattr(cluster_client, "API_SECONDS", PATIENCE_SECONDS)
+    config, clock, before = ProducerConfig(timeout=PATIENCE_SECONDS), FakeClock(), Quiet.answers
+    async with AsyncProducer("p", web_server, config=config, clock=clock) as producer:
+        sending = asyncio.create_task(producer.send(Message("orders", b"1")))
+        await until(lambda: Quiet.answers > before)
+        await clock.advance(PATIENCE_SECONDS)  # the send has no time for another attempt
         with pytest.raises(NoNameServer, match=rf"{web_server} \({web_server} answers in HTTP: a web server listens"):
-            await producer.send(Message("orders", b"1"))
+            await sending
 
 
 async def test_a_diagnosis_of_a_web_server_says_so(web_server):

@@ -364,7 +364,9 @@ class Outbox:
             try:
                 channel, queue = await self.destination(pending)
             except Unavailable as unavailable:
-                error = unavailable
+                # An attempt that the deadline cuts off says less than the error of the attempt before.
+                is_cut = isinstance(unavailable, DeadlineExceeded) and self._clock.monotonic() >= pending.deadline
+                error = error if is_cut else unavailable
                 if not await retry.pause():
                     break
             except MQError as refusal:

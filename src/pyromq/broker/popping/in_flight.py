@@ -181,7 +181,7 @@ class InFlight:
         queue.pops[pop.start] = pop
         queue.order.append(pop)
         if len(queue.order) > 2 * len(queue.pops) + _FINISHED_POPS:
-            queue.order = deque(pop for pop in queue.order if pop.unfinished)
+            queue.order = deque(queue.pops.values())
         queue.next_offset = next_offset
         queue.in_flight += count
         self.count += count

@@ -6,6 +6,7 @@ import struct
 import pytest
 from tests.broker.conftest import Caller, Notices
 from tests.broker.headers import pull_header, send_header
+from tests.broker.popping.poppers import Popper
 from tests.broker.transactions.transactions import ROUND, Checked
 from tests.waiting import until
 
@@ -184,12 +185,29 @@ async def test_a_pull_that_waits_ends_where_the_right_was_taken(guarded, of_tb, 
     waiting = (await account("of-tb-1")).channel.call_soon(header, timeout=30)
     await of_tb.ask(MaxOffset(topic="TB", queue_id=0))
     await until(lambda: len(guarded._state.long_polls) == 1)
+    await take_right_to_read(guarded, acl_file, clock)
+    await of_tb.send("TB", b"second")
+    response = await waiting
+    assert (response.code, response.body) == (1, b"")
+    assert "of-tb-1 has no SUB on topic TB any more" in response.remark
+
+
+async def test_a_pop_that_waits_ends_where_the_right_was_taken(guarded, of_tb, account, acl_file, clock):
+    await of_tb.send("TB", b"first")
+    popper = Popper(await account("of-tb-1"), clock, "gb", "TB")
+    await popper.pop()
+    waiting = popper.pop_soon(poll_ms=20_000)
+    await until(lambda: guarded._state.waiting_pops.count("gb", "TB") == 1)
+    await take_right_to_read(guarded, acl_file, clock)
+    await of_tb.send("TB", b"second")
+    response = await waiting
+    assert (response.code, response.body) == (1, b"")
+    assert "of-tb-1 has no SUB on topic TB any more" in response.remark
+
+
+async def take_right_to_read(guarded, acl_file, clock):
     acl_file.write_text(ACCOUNTS.replace("TB=PUB|SUB", "TB=PUB"))
     in_force = guarded._state.permissions.in_force
     while guarded._state.permissions.in_force is in_force:
         await clock.advance(1)
         await asyncio.sleep(0)
-    await of_tb.send("TB", b"second")
-    response = await waiting
-    assert (response.code, response.body) == (1, b"")
-    assert "of-tb-1 has no SUB on topic TB any more" in response.remark

@@ -1,6 +1,7 @@
 """What a broker knows of pops after it was stopped or killed."""
 
 import asyncio
+import errno
 from dataclasses import replace
 from random import Random
 
@@ -310,3 +311,57 @@ async def test_a_message_is_finished_only_when_its_copy_is_replicated(broker, or
     broker.confirmation.require_replicas(None)
     await after(clock, 30)
     assert b"a" in bodies(await popper.pop())
+
+
+def fill_disk(disk, *, is_full=True):
+    """Let a disk refuse the records of pops, or take them again."""
+    disk.refuse = lambda kind, path: errno.ENOSPC if is_full and (kind, path.parent.name) == ("write", "pops") else None
+
+
+async def test_pops_that_a_full_disk_refuses_leave_no_trace(config, clock, caller_to):
+    disk = SimulatedDisk()
+    async with Broker(config, clock, disk=disk) as broker:
+        caller = await caller_to(broker)
+        await caller.create_topic("orders", queues=1)
+        await send(caller, "a", "b")
+        popper = Popper(caller, clock)
+        for body in (b"a", b"b"):
+            fill_disk(disk)
+            assert "No space left" in (await caller.ask(popper.header(1), code=14)).remark
+            fill_disk(disk, is_full=False)
+            assert bodies(await popper.pop(1)) == [body]
+        left = disk.after_kill()
+    async with Broker(config, clock, disk=left) as broker:
+        assert await Popper(await caller_to(broker), clock).pop() == []
+
+
+async def test_a_reset_that_a_full_disk_did_not_take_outlives_a_kill_after_the_disk_has_room(config, clock, caller_to):
+    disk = SimulatedDisk()
+    async with Broker(config, clock, disk=disk) as broker:
+        caller = await caller_to(broker)
+        await caller.create_topic("orders", queues=1)
+        await send(caller, *"abc")
+        await Popper(caller, clock).ack(*await Popper(caller, clock).pop())
+        fill_disk(disk)
+        await caller.ask(UpdateConsumerOffset("g", "orders", 0, 0))
+        fill_disk(disk, is_full=False)
+        await after(clock, 10)
+        left = disk.after_kill()
+    async with Broker(config, clock, disk=left) as broker:
+        assert bodies(await Popper(await caller_to(broker), clock).pop()) == [b"a", b"b", b"c"]
+
+
+async def test_an_acknowledgement_that_a_full_disk_did_not_take_outlives_a_stop_with_room(config, clock, caller_to):
+    disk = SimulatedDisk()
+    async with Broker(config, clock, disk=disk) as broker:
+        caller = await caller_to(broker)
+        await caller.create_topic("orders", queues=1)
+        await send(caller, "a", "b")
+        _, b = await Popper(caller, clock).pop(invisible_ms=10_000)
+        fill_disk(disk)
+        await Popper(caller, clock).ack(b)
+        await after(clock, 0)
+        fill_disk(disk, is_full=False)
+    async with Broker(config, clock, disk=disk.after_kill()) as broker:
+        await after(clock, 10)
+        assert bodies(await Popper(await caller_to(broker), clock).pop()) == [b"a"]

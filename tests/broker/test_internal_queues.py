@@ -85,3 +85,15 @@ def test_progress_is_committed_when_its_log_is_on_disk(store, offsets, queues):
     store.wait_flushed(store.max_log_offset).result(PATIENCE_SECONDS)
     queues.save({("runs", 0): 1}, closed=False)
     assert offsets.find(GROUP, "runs", 0) == 1
+
+
+def test_progress_is_committed_when_its_log_is_confirmed(store, offsets, queues):
+    store.bound_reads()
+    put(store, "runs", b"1")
+    queues.save({("runs", 0): 1}, closed=False)
+    store.wait_flushed(store.max_log_offset).result(PATIENCE_SECONDS)
+    queues.save({("runs", 0): 1}, closed=False)
+    assert offsets.find(GROUP, "runs", 0) is None
+    store.confirm(store.max_log_offset)
+    queues.save({("runs", 0): 1}, closed=False)
+    assert offsets.find(GROUP, "runs", 0) == 1

@@ -569,6 +569,36 @@ async def test_progress_is_noted_only_when_the_delivered_messages_are_on_disk(br
     assert levels.unsaved() is None
 
 
+def test_the_log_of_delivered_messages_is_needed_until_their_progress_is_saved(alone, clock):
+    park(alone, 1)
+    clock.jump(1)
+    deliver(alone)
+    assert alone.levels.log_needed_from == 0
+    alone.levels.persist()
+    assert alone.levels.log_needed_from == alone.store.max_log_offset
+
+
+def test_a_stopped_broker_saves_no_progress_that_a_failover_may_undo(alone, clock, config):
+    alone.store.bound_reads()
+    park(alone, 1)
+    alone.store.confirm(alone.store.max_log_offset)
+    clock.jump(1)
+    deliver(alone)
+    alone.levels.persist()
+    assert not (config.data / "o.json").exists()
+    alone.store.confirm(alone.store.max_log_offset)
+    alone.levels.persist()
+    assert json.loads((config.data / "o.json").read_bytes())["offsetTable"] == {"1": 1}
+
+
+def test_the_saved_end_of_a_longer_log_hides_no_delivery(alone, clock, config):
+    park(alone, 1)
+    clock.jump(1)
+    deliver(alone)
+    (config.data / "o.json").write_text('{"offsetTable":{},"logEnd":1000000}')  # a power loss has cut the log
+    assert restarted(alone, config, clock).offsets() == {1: 1}
+
+
 async def test_offsets_outside_of_their_queues_are_put_right(config, clock, caller_to):
     file = config.data / "config/delayOffset.json"
     file.parent.mkdir(parents=True)

@@ -183,7 +183,7 @@ def _without_debug(arguments: Sequence[str]) -> tuple[list[str], bool]:
 def _context_first(arguments: list[str]) -> list[str]:
     """Return the arguments with `--context NAME` first: users append this option of `pyromq` to a command."""
     end = arguments.index("--") if "--" in arguments else len(arguments)
-    for number, each in enumerate(arguments[:end]):
+    for number, each in enumerate(arguments):
         width = 1 if each.startswith("--context=") else 2 if each == "--context" else 0
         if width and number + width <= end:
             return [*arguments[number : number + width], *arguments[:number], *arguments[number + width :]]

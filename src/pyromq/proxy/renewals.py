@@ -144,7 +144,7 @@ class Renewals:
             for key, message in holder.due(now):
                 if message.ends <= now:
                     self._remove(holder, key)
-                elif not message.is_finished and now - message.since < LONGEST_SECONDS:
+                elif now - message.since < LONGEST_SECONDS:
                     due.setdefault(message.handle.broker_name, []).append((holder, key, message))
         for broker_name in due.keys() - self._busy:
             self._busy.add(broker_name)

@@ -7,11 +7,13 @@ import pytest
 from tests.proxy.calls import Calls, endpoints, message, publishing, subscription
 
 from pyromq.errors import MQError
+from pyromq.proxy.client_table import SETTINGS_BYTES, ClientTable
 from pyromq.proxy.proto import definition_pb2 as proto
 from pyromq.proxy.proto import service_pb2 as service
 from pyromq.proxy.proxy import Proxy
 from pyromq.proxy.proxy_config import ProxyConfig
 from pyromq.remoting.bodies import GroupConfig
+from pyromq.testing import FakeClock
 
 ORDERS = proto.Resource(name="orders")
 BILLING = proto.Resource(name="billing")
@@ -136,6 +138,13 @@ async def test_settings_of_neither_producer_nor_consumer_end_the_stream(calls, a
         await stream.read()
     assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
     assert "publishing" in refused.value.details()
+
+
+def test_settings_that_a_client_sends_again_replace_the_previous_ones():
+    clients = ClientTable(FakeClock())
+    client = clients.register("client")
+    for _ in range(100):
+        clients.keep_settings(client, SETTINGS_BYTES // 50)
 
 
 async def test_a_stream_that_the_client_half_closes_is_completed(calls, admin):

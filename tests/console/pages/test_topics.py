@@ -1,8 +1,10 @@
 """The list of topics, one topic, and changes of it."""
 
 import re
+from dataclasses import replace
 
 import pytest
+from tests.console.conftest import browsing
 
 from pyromq.message import Message
 
@@ -66,6 +68,14 @@ async def test_the_type_of_a_topic_is_shown_and_changed(browser, admin):
     await browser.post("/topics/steps/alter", read_queues="1", write_queues="1", permission="rw", message_type="mixed")
     assert (await admin.topic_config("steps")).message_type == "mixed"
     assert "<td>no</td><td>any</td>" in await browser.get("/topics/orders")
+
+
+async def test_a_change_is_seen_at_once_however_young_the_snapshot_is(config, admin):
+    async with browsing(replace(config, snapshot_seconds=3600)) as browser:
+        assert names(await browser.get("/topics")) == ["invoices", "orders", "returns"]
+        page = await browser.post("/topics/orders/delete", name="orders")
+        assert "Topic orders is deleted." in page
+        assert names(await browser.get("/topics")) == ["invoices", "returns"]
 
 
 async def test_a_topic_is_deleted_only_with_its_name_typed(browser, admin):

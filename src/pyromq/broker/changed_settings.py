@@ -21,6 +21,7 @@ from pyromq.remoting.properties import parse_properties, write_properties
 from pyromq.server_settings import Change
 from pyromq.slow_work import Turns
 from pyromq.store.json_file import JsonFile
+from pyromq.store.retention import Retention
 from pyromq.store.table_file import TableFile, has_failed, saved_or_undone
 
 logger = logger_of(__name__)
@@ -35,11 +36,20 @@ class ChangedSettings:
     `announce_all` is called when the broker's permission changes.
     """
 
-    def __init__(self, config: BrokerConfig, file: JsonFile, clock: Clock, announce_all: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        config: BrokerConfig,
+        file: JsonFile,
+        clock: Clock,
+        announce_all: Callable[[], None],
+        *,
+        retention: Retention,
+    ) -> None:
         self._config = config
         self._file = file
         self._clock = clock
         self._announce_all = announce_all
+        self._retention = retention
         self._unkept: dict[str, str] = {}  # changes that may not be on disk yet
         self._is_all = False  # whether the file must have nothing but `_unkept`: they are all changes of a master
         self._kept: Future[None] | None = None  # completes when `_unkept` is on disk
@@ -98,6 +108,7 @@ class ChangedSettings:
     def _apply(self, changes: dict[str, str]) -> None:
         before, wanted = self._config.permission, with_properties(self._config, changes)
         self._config.change(wanted)
+        self._retention.config = self._config.store_config
         self._note_next_start(changes, java_properties(wanted))
         if self._config.permission != before:
             self._announce_all()

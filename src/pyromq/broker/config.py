@@ -293,6 +293,9 @@ class BrokerConfig:
         for each in settings_of(BrokerConfig).values():
             if each.change is Change.AT_ONCE:
                 setattr(self, each.field, getattr(other, each.field))
+        live = [each.field for each in settings_of(StoreConfig).values() if each.change is Change.AT_ONCE]
+        wanted = other.store_config
+        self.store = replace(self.store_config, **{field: getattr(wanted, field) for field in live})
 
 
 SETTINGS = settings_by_name(

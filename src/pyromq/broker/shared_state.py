@@ -93,7 +93,9 @@ class SharedState:
         self.indexing = Indexing(store, clock)
         self.slow_replies = SlowReplies(clock, cold_reads.load)
         self.registering = NameServerRegistration(config, topics, clock, self.role)
-        self.changed_settings = ChangedSettings(config, settings, clock, self.registering.announce_all)
+        self.changed_settings = ChangedSettings(
+            *(config, settings, clock, self.registering.announce_all), retention=store.retention
+        )
         self.put_message = put_message = PutMessage(store, statistics)
         self.admission = Admission(topics, config)
         self.confirmation = Confirmation(store, clock, limits)

@@ -73,7 +73,7 @@ class Retention:
         self._queues = queues
         self._index = index
         self._residency = residency
-        self._config = config
+        self.config = config  # may be replaced by a configuration with other settings of retention
         self._clock = clock
         self._disk = disk
         self._removal = Removal(disk, before=sync_entries)
@@ -97,7 +97,7 @@ class Retention:
         if now - self._measured_at >= MEASURE_SECONDS:
             self._measured_at = now
             self._measure_disk()
-        if (now - self._round_at) * 1000 >= self._config.expire_interval_ms:
+        if (now - self._round_at) * 1000 >= self.config.expire_interval_ms:
             self._round_at = now
             self._drop(self._expired())
             self._removal.add(self._expired_cuts())
@@ -125,14 +125,14 @@ class Retention:
 
     def _measure_disk(self) -> None:
         """Measure the disk use. Refuse messages while the use exceeds `disk_refuse_percent`."""
-        paths = {self._config.root, self._config.log_folder}
+        paths = {self.config.root, self.config.log_folder}
         try:
             uses = [self.measure(path) for path in paths if path.is_dir()]
         except OSError as error:
-            logger.warning("cannot measure the disk of %s: %s", self._config.root, error)
+            logger.warning("cannot measure the disk of %s: %s", self.config.root, error)
             return
         self._use = max(uses, key=lambda use: use.percent, default=None)
-        full = self._use is not None and self._use.percent > self._config.disk_refuse_percent
+        full = self._use is not None and self._use.percent > self.config.disk_refuse_percent
         text = self._refusal() if full else ""
         if full and not self._is_suspended:
             logger.warning(text)
@@ -146,7 +146,7 @@ class Retention:
         assert use is not None
         return (
             f"the disk of {use.path} is {use.percent} % full ({_readable(use.used)} used, {_readable(use.free)} free);"
-            f" above {self._config.disk_refuse_percent} % (diskSpaceWarningLevelRatio) messages are refused:"
+            f" above {self.config.disk_refuse_percent} % (diskSpaceWarningLevelRatio) messages are refused:"
             f" {self._advice()}"
         )
 
@@ -165,7 +165,7 @@ class Retention:
         if free:
             return (
                 f"{counted(free, 'log file is', 'log files are')} younger than fileReservedTime"
-                f" ({self._config.reserved_hours} h); "
+                f" ({self.config.reserved_hours} h); "
                 "`pyromq store expire --older-than HOURS` deletes younger ones, or free space on that disk"
             )
         if waiting:
@@ -179,7 +179,7 @@ class Retention:
 
     @property
     def _is_forced(self) -> bool:
-        return self._config.force_expire and self._percent > self._config.disk_force_percent
+        return self.config.force_expire and self._percent > self.config.disk_force_percent
 
     # -- the log
 
@@ -188,8 +188,8 @@ class Retention:
         segments = self._log.files.segments
         keep_from, age_ms = self.keep_from(), self._age_ms()
         too_many = 0
-        if (limit := self._config.retained_bytes) is not None:
-            too_many = len(segments) - limit // self._config.segment_bytes
+        if (limit := self.config.retained_bytes) is not None:
+            too_many = len(segments) - limit // self.config.segment_bytes
         count, to_free = 0, self._bytes_to_free()
         for segment in self._candidates:
             end = segment.base + segment.size
@@ -207,12 +207,12 @@ class Retention:
         """
         if self._use is None or not self._is_forced:
             return 0
-        return self._use.used - (self._use.used + self._use.free) * self._config.disk_force_percent // 100
+        return self._use.used - (self._use.used + self._use.free) * self.config.disk_force_percent // 100
 
     def _expired_cuts(self) -> list[Segment]:
         """Return the files of cut bytes that were last written more than `reserved_hours` ago."""
-        latest_ms = self._clock.now_ms() - self._config.reserved_hours * _HOUR_MS
-        paths = [kept.path for kept in kept_files(self._config.root, self._disk)]
+        latest_ms = self._clock.now_ms() - self.config.reserved_hours * _HOUR_MS
+        paths = [kept.path for kept in kept_files(self.config.root, self._disk)]
         with contextlib.suppress(OSError):  # a file that was deleted meanwhile
             return [Segment(path, 0, disk=self._disk) for path in paths if self._disk.changed_ms(path) < latest_ms]
         return []
@@ -226,8 +226,8 @@ class Retention:
         if self._rounds_by_hand and self._age_by_hand_ms is not None:
             return self._age_by_hand_ms
         hour = datetime.fromtimestamp(self._clock.now_ms() / 1000).hour
-        wanted = hour in self._config.expire_hours or self._percent > self._config.disk_expire_percent
-        return self._config.reserved_hours * _HOUR_MS if wanted or self._rounds_by_hand else None
+        wanted = hour in self.config.expire_hours or self._percent > self.config.disk_expire_percent
+        return self.config.reserved_hours * _HOUR_MS if wanted or self._rounds_by_hand else None
 
     def _is_older(self, end: int, age_ms: int | None) -> bool:
         """Return True if all messages before log offset `end`, where a file begins, are older than `age_ms`."""

@@ -71,7 +71,7 @@ def _write_hours(hours: tuple[int, ...]) -> str:
     return ";".join(f"{hour:02}" for hour in hours)
 
 
-_NEXT = Change.NEXT_START
+_NEXT, _LIVE = Change.NEXT_START, Change.AT_ONCE  # only `Retention` reads its settings again
 _INT_MAX = (1 << 31) - 1  # limit of a size or count: RocketMQ keeps them in 32 bits
 _TIME = (1, 3_600_000)
 _PAGES = (0, 1 << 20)
@@ -138,21 +138,21 @@ class StoreConfig:
     # Share of the machine's memory: records further from the log's end count as probably not in memory.
     cold_memory_percent: int = setting(40, range=_PERCENT)
     # Retention may delete a log file whose newest message is older than this.
-    reserved_hours: int = setting(72, "fileReservedTime", range=(0, 24 * 366 * 100), change=_NEXT)
+    reserved_hours: int = setting(72, "fileReservedTime", range=(0, 24 * 366 * 100), change=_LIVE)
     # Hours of the day (local time) at which files older than `reserved_hours` are deleted.
-    expire_hours: tuple[int, ...] = setting((4,), "deleteWhen", change=_NEXT, read=_parse_hours, write=_write_hours)
+    expire_hours: tuple[int, ...] = setting((4,), "deleteWhen", change=_LIVE, read=_parse_hours, write=_write_hours)
     # Limit of all log files: the oldest files are deleted at any hour. None: no limit. RocketMQ has no such setting.
-    retained_bytes: int | None = setting(None, "retentionBytes", change=_NEXT, read=parse_number)
+    retained_bytes: int | None = setting(None, "retentionBytes", change=_LIVE, read=parse_number)
     # Time between two rounds in which retention deletes files.
-    expire_interval_ms: int = setting(10_000, "cleanResourceInterval", range=(100, 3_600_000), change=_NEXT)
+    expire_interval_ms: int = setting(10_000, "cleanResourceInterval", range=(100, 3_600_000), change=_LIVE)
     # Disk use above which files older than `reserved_hours` are deleted at any hour.
-    disk_expire_percent: int = setting(75, "diskMaxUsedSpaceRatio", range=_PERCENT, change=_NEXT)
+    disk_expire_percent: int = setting(75, "diskMaxUsedSpaceRatio", range=_PERCENT, change=_LIVE)
     # Disk use above which the oldest files are deleted at any age. RocketMQ reads a system property, as a fraction.
-    disk_force_percent: int = setting(85, "diskSpaceCleanForciblyRatio", range=_PERCENT, change=_NEXT)
+    disk_force_percent: int = setting(85, "diskSpaceCleanForciblyRatio", range=_PERCENT, change=_LIVE)
     # Disk use above which messages are refused. RocketMQ reads a system property, as a fraction.
-    disk_refuse_percent: int = setting(90, "diskSpaceWarningLevelRatio", range=_PERCENT, change=_NEXT)
+    disk_refuse_percent: int = setting(90, "diskSpaceWarningLevelRatio", range=_PERCENT, change=_LIVE)
     # False: above `disk_force_percent` only files older than `reserved_hours` are deleted.
-    force_expire: bool = setting(True, "cleanFileForciblyEnable", change=_NEXT)
+    force_expire: bool = setting(True, "cleanFileForciblyEnable", change=_LIVE)
 
     def __post_init__(self) -> None:
         check_ranges(self)

@@ -4,6 +4,7 @@ import errno
 import os
 
 import pytest
+from tests.broker.headers import send_header
 
 from pyromq.broker.broker import Broker
 from pyromq.broker.config import SETTINGS
@@ -11,6 +12,7 @@ from pyromq.remoting.headers import BrokerSettings, BrokerSettingsResponse, Save
 from pyromq.remoting.properties import parse_properties
 from pyromq.server_settings import Change
 from pyromq.store.disk import LocalDisk
+from pyromq.store.retention import DiskUse
 
 
 class FullDisk(LocalDisk):
@@ -67,6 +69,19 @@ async def test_changes_outlast_a_restart(config, clock, caller_to):
         settings = await shown(await caller_to(broker))
     assert (settings["brokerPermission"], settings["flushDiskType"]) == ("4", "SYNC_FLUSH")
     assert config.permission == 6, "the caller's own settings are left alone"
+
+
+async def test_settings_of_retention_change_at_once(caller, broker, clock):
+    broker.store.retention.measure = lambda path: DiskUse(path, 50 << 20, 50 << 20)
+    await caller.create_topic("orders")
+    await save(caller, "diskSpaceWarningLevelRatio=40\nfileReservedTime=9")
+    assert (await shown(caller))["fileReservedTime"] == "9"
+    await clock.advance(2)
+    refused = await caller.ask(send_header(topic="orders"), b"x", code=14)
+    assert "above 40 % (diskSpaceWarningLevelRatio) messages are refused" in refused.remark
+    await save(caller, "diskSpaceWarningLevelRatio=60")
+    await clock.advance(2)
+    await caller.send("orders")
 
 
 async def test_changes_are_kept_in_a_file_of_the_brokers_own(config, clock, caller_to):

@@ -61,12 +61,12 @@ def test_settings_of_a_broker_are_changed(cli, served):
 
 
 def test_a_fixed_setting_is_said_to_count_from_the_next_start(cli, served):
-    changed = cli("cluster", "set", "broker-a", "fileReservedTime=36", "-o", "json")
+    changed = cli("cluster", "set", "broker-a", "flushIntervalCommitLog=36", "-o", "json")
     (row,) = json.loads(changed.out)
-    assert (changed.code, row["before"], row["now"], row["next_start"]) == (0, "72", "72", "36")
-    assert changed.err == "fileReservedTime takes effect at the broker's next start\n"
+    assert (changed.code, row["before"], row["now"], row["next_start"]) == (0, "500", "500", "36")
+    assert changed.err == "flushIntervalCommitLog takes effect at the broker's next start\n"
 
-    back = json.loads(cli("cluster", "set", "broker-a", "fileReservedTime=72", "-o", "json").out)
+    back = json.loads(cli("cluster", "set", "broker-a", "flushIntervalCommitLog=500", "-o", "json").out)
     assert back[0]["next_start"] is None
     for wrong in ("fileReservedTime=x", "fileReservedTime=-1", "noSuchSetting=1", "brokerName=other", "listenPort=1"):
         refused = cli("cluster", "set", "broker-a", "transactionCheckMax=4", wrong)

@@ -59,8 +59,8 @@ async def test_a_setting_is_changed_after_it_was_shown_what_would_change(browser
 
 
 async def test_a_setting_that_waits_for_the_next_start_is_not_said_to_be_in_force(browser, cluster):
-    page = await confirm(browser, "fileReservedTime", "48")
-    assert "has taken &#39;48&#39; for fileReservedTime, and still says &#39;72&#39;" in page
+    page = await confirm(browser, "flushIntervalCommitLog", "48")
+    assert "has taken &#39;48&#39; for flushIntervalCommitLog, and still says &#39;500&#39;" in page
     assert "from its next start on" in page
 
 

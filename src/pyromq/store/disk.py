@@ -277,7 +277,7 @@ def start_advice(error: BaseException | None) -> str:
     return f"{_START_ADVICE.get(number, 'check its disk')}, or choose another folder"
 
 
-_START_ADVICE = {
+_START_ADVICE: dict[int | None, str] = {
     errno.ENOSPC: "free space on its disk",
     errno.EDQUOT: "free space in its quota",
     errno.EROFS: "mount its disk for writing",

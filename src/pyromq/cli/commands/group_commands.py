@@ -59,7 +59,7 @@ def create(
     no_broadcast: bool,
     orderly: bool,
     namesrv: str,
-    **place: str | None,
+    **place: Any,
 ) -> None:
     """Create group NAME on all brokers, or on some. `pyromq group alter` changes an existing group."""
     config = GroupConfig(
@@ -90,13 +90,13 @@ def _where(cluster: str | None, broker: str | None) -> str:
 @broker_option
 @namesrv_option
 @output_option
-def alter(name: str, namesrv: str, output: str, **options: int | bool | None) -> None:
+def alter(name: str, namesrv: str, output: str, **options: Any) -> None:
     """Change the given settings of group NAME on all brokers, or on some."""
     if all(value is None for each, value in options.items() if each not in ("cluster", "broker")):
         raise click.UsageError("say what to change: --retries, --retry-queues, --enabled, --broadcast or --orderly")
     with Admin(namesrv, connections=connections()) as admin:
         before = admin.group_configs(name)
-        admin.alter_group(name, **options)  # type: ignore[arg-type]  # click's options by name
+        admin.alter_group(name, **options)
         after = admin.group_configs(name)
     rows = [row for broker in after for row in _changes(broker, before.get(broker), after[broker])]
     show_rows(rows, output, empty=f"group {name} has these settings already")

@@ -317,7 +317,11 @@ def _show_each(figures: Mapping[str, Mapping[str, str]], output: str) -> None:
 @click.argument("broker")
 @with_admin
 def wipe(admin: Admin, broker: str) -> None:
-    """Remove BROKER's write permission: producers stop sending to it, consumers continue."""
+    """Remove BROKER's write permission: producers stop sending to it, consumers continue.
+
+    Only the name servers' memory has this change: it ends when the broker registers changed topics, or a name server
+    restarts.
+    """
     addresses_of(admin, broker)  # name servers answer 0 topics for an unknown broker
     count = admin.wipe_write_permission(broker)
     click.echo(

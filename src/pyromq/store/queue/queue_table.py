@@ -249,7 +249,7 @@ class QueueEndsFile:
         try:
             replace_checked(self._disk, self._path, msgspec.json.encode(ends))
         except OSError as error:
-            logger.warning("cannot write %s: %s", self._path, error)
+            logger.warning("cannot write %s: %s", self._path, error.strerror)
 
     def delete(self) -> None:
         """Delete the file of queue ends durably. An error is logged, not raised.

@@ -15,10 +15,12 @@ import pytest
 from tests.waiting import PATIENCE_SECONDS
 
 from pyromq.errors import StoreCorrupt
+from pyromq.record import FIELD_AT
 from pyromq.slow_work import run_blocking
 from pyromq.store.message_store import MessageStore
 from pyromq.store.offline.stopped_store import Cure
 from pyromq.store.offline.store_check import StoreCheck
+from pyromq.store.queue.consume_queue import ENTRY_BYTES
 from pyromq.store.store_config import StoreConfig
 
 from ..store.making import (
@@ -324,6 +326,23 @@ def test_recovery_after_a_crash_reads_only_what_the_checkpoint_does_not_vouch_fo
     with opened(tmp_path, clock):
         pass
     assert f"read from {safe.log_offset} on" in caplog.text
+
+
+def test_a_torn_record_whose_store_time_looks_old_hides_no_lost_entry(tmp_path: Path) -> None:
+    clock = StoppedClock()
+    with opened(tmp_path, clock) as store:
+        fill(store, 2)
+        clock.ms += 60_000
+        torn = message(3)
+        store.append(message(2, queue_id=1))
+        store.append(torn)
+    (tmp_path / "abort").touch()
+    (tmp_path / "queues").unlink()  # saved at the stop, which did not happen
+    low_bytes_at = torn.log_offset + FIELD_AT["store_ms"] + 4
+    damaged(tmp_path / "commitlog" / f"{0:020}", low_bytes_at, "cut")
+    damaged(tmp_path / "consumequeue" / TOPIC / "1" / f"{0:020}", ENTRY_BYTES, "cut")
+    with opened(tmp_path, clock) as store:
+        assert everything(store) == {(TOPIC, 0): [b"body 0"], (TOPIC, 1): [b"body 1", b"body 2"]}
 
 
 def test_entries_of_a_torn_record_are_dropped_with_their_file(tmp_path: Path) -> None:

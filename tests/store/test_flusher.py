@@ -70,6 +70,19 @@ def test_the_checkpoint_covers_no_record_that_was_appended_during_a_flush() -> N
     store.close()
 
 
+def test_entries_of_a_queue_that_begins_again_during_a_flush_are_not_taken_for_flushed() -> None:
+    disk = SimulatedDisk()
+    store = MessageStore(StoreConfig(Path("/srv/store"), **SMALL), StoppedClock(), store_address=ADDRESS, disk=disk)  # type: ignore[arg-type]
+    store.open()
+    fill(store, 3, queues=1)
+    queue = store._queues.make(TOPIC, 0)
+    disk.while_syncing = lambda path: queue.cut_at(0)  # a follower does so for a topic that was created again
+    store._flusher.flush_queues(least_pages=0)
+    assert queue.flushed_offset == 0
+    disk.while_syncing = lambda path: None
+    store.close()
+
+
 def test_many_waiters_share_a_flush(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with opened(tmp_path, segment_bytes=1 << 20) as store:
         calls = []

@@ -144,20 +144,30 @@ async def test_two_brokers_show_their_parts_of_one_decision():
         assert sorted(await bodies(cluster), key=int) == [str(number) for number in range(16)]
 
 
-async def test_a_commit_that_did_not_reach_every_broker_is_finished_by_the_next():
-    async with (
-        Cluster(brokers=2) as cluster,
-        AsyncBatchTransactions("etl", cluster.namesrv) as batches,
-        AsyncBatchTransactions("etl", cluster.namesrv, timeout=0.5) as hasty,
-    ):
-        results = [await attempt_of(batches, str(number)) for number in range(16)]
-        await cluster.stop_broker(1)
+async def commit_at_ledger_only(cluster, results):
+    """Commit while the second broker is away, and start it again."""
+    await cluster.stop_broker(1)
+    async with AsyncBatchTransactions("etl", cluster.namesrv, timeout=0.5) as hasty:
         while cluster.brokers[0].batches.find("t") is None:  # the ledger may answer too late for such a timeout
             with pytest.raises(Unavailable):
                 await hasty.commit("t", results)
-        await cluster.start_broker(1)
+    await cluster.start_broker(1)
+
+
+async def test_a_commit_that_did_not_reach_every_broker_is_finished_by_the_next():
+    async with Cluster(brokers=2) as cluster, AsyncBatchTransactions("etl", cluster.namesrv) as batches:
+        await commit_at_ledger_only(cluster, [await attempt_of(batches, str(number)) for number in range(16)])
         outcome = await batches.commit("t", [])  # a repeated job may know nothing of the first attempts
         assert (outcome.by_this, outcome.messages) == (False, 16)
+        assert len(await bodies(cluster)) == 16
+
+
+async def test_a_rollback_after_a_commit_that_did_not_reach_every_broker_changes_nothing():
+    async with Cluster(brokers=2) as cluster, AsyncBatchTransactions("etl", cluster.namesrv) as batches:
+        results = [await attempt_of(batches, str(number)) for number in range(16)]
+        await commit_at_ledger_only(cluster, results)
+        await batches.rollback("t", results)
+        await batches.commit("t", results)
         assert len(await bodies(cluster)) == 16
 
 

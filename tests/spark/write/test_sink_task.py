@@ -14,11 +14,11 @@ from tests.waiting import wait_until
 
 from pyromq import Admin, PullConsumer
 from pyromq.clock import SystemClock
-from pyromq.errors import BatchDecided, MessageRefused, TopicNotFound, Unavailable, UsageError
+from pyromq.errors import BatchDecided, BatchIncomplete, MessageRefused, TopicNotFound, Unavailable, UsageError
 from pyromq.message import MessageQueue
 from pyromq.spark.given_options import sink_options
 from pyromq.spark.write.sink_task import SinkTask, TaskName
-from pyromq.spark.write.writer import commit_reports, sink_client, wait_until_visible
+from pyromq.spark.write.writer import abort_reports, commit_reports, sink_client, wait_until_visible
 from pyromq.testing import Cluster
 
 names = count()
@@ -138,6 +138,18 @@ def test_a_writer_whose_rows_lose_fails(namesrv, topic, seen):
     with pytest.raises(BatchDecided, match=f"{topic} is decided, with 2 rows, and now has 3"):
         commit_reports(options, [run(options, batch("1", "2", "3"), write=topic)])
     assert bodies(seen(topic)) == [b"1", b"2"]
+
+
+def test_an_aborted_write_is_rolled_back_unless_it_was_committed(namesrv, topic, seen):
+    options = options_of(namesrv, topic, delivery="exactlyOnce")
+    lost = run(options, batch("lost"), write=topic)
+    abort_reports(options, [lost])
+    with pytest.raises(BatchIncomplete, match="has 0 messages here, not the 1"):
+        commit_reports(options, [lost])
+    report = run(options, batch("1"), write=topic)
+    commit_reports(options, [report])
+    abort_reports(options, [report])  # Spark does so if it does not see the commit's end
+    assert bodies(seen(topic)) == [b"1"]
 
 
 @pytest.mark.parametrize("delivery", ["atLeastOnce", "exactlyOnce"])

@@ -270,10 +270,19 @@ class AsyncBatchTransactions(AsyncLifespan):
         return None if found is None else _outcome(found, visible=visible)
 
     async def rollback(self, transaction: str, attempts: Sequence[AttemptResult]) -> None:
-        """Roll back these attempts. If the transaction is decided already, nothing changes."""
+        """Roll back these attempts. If the transaction is decided already, nothing changes.
+
+        Raises `Unavailable` if a broker does not answer; the attempts may then be rolled back at other brokers.
+        """
+        header = RollBackBatch(transaction=transaction)
         body = encode_body(BatchAttempts([BatchAttempt(attempt.token) for attempt in attempts]))
-        for broker in sorted({self.ledger}.union(*(attempt.messages for attempt in attempts))):
-            await self.ask(broker, RollBackBatch(transaction=transaction), body)
+        await self.ask(self.ledger, header, body)  # from now on the ledger refuses to commit these attempts
+        try:
+            await self._ask(self.ledger, FindBatch(transaction=transaction))
+        except QueryNotFound:  # not decided; other brokers may lack a decision, and would discard its messages
+            elsewhere = {name for attempt in attempts for name in attempt.messages} - {self.ledger}
+            for broker in sorted(elsewhere):
+                await self.ask(broker, header, body)
 
     async def undecided(self, transaction: str | None = None) -> list[UndecidedAttempts]:
         """Return the undecided attempts at `transaction`, or at all transactions: at most 200 per broker, oldest first.

@@ -177,9 +177,7 @@ def abort_reports(options: SinkOptions, reports: Sequence[TaskReport]) -> None:
             logger.warning("%s failed; %d rows are stored nevertheless", reports[0].write, sum(r.rows for r in reports))
         return
     try:
-        client = sink_client(options)
-        if client.lookup(reports[0].write) is None:
-            client.rollback(reports[0].write, _results(reports))
+        sink_client(options).rollback(reports[0].write, _results(reports))
     except MQError as error:
         logger.warning("%s is not rolled back; brokers roll it back after a timeout: %s", reports[0].write, error)
 

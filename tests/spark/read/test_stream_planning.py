@@ -5,6 +5,7 @@ import json
 import uuid
 
 import pytest
+from tests.waiting import wait_until
 
 from pyromq import Admin, AsyncAdmin, Message, Producer
 from pyromq.client.blocking.consumers import QueueReader
@@ -129,6 +130,24 @@ def test_a_run_over_what_is_available_ends_where_it_was_when_it_began(topic):
     assert planning.next(end) == end
 
 
+def test_a_run_over_what_is_available_leaves_queues_that_came_later_to_the_next_run(topic):
+    topic.send(5)
+    planning = topic.planning()
+    start = planning.first()
+    planning.end_here()
+    end = planning.next(start)
+    topic.create(3)
+    topic.send(4, queue=2)
+    later = []
+
+    def is_noticed():
+        later.append(planning.next(end))
+        return MessageQueue(topic.name, "broker-a", 2) in planning.latest().positions
+
+    wait_until(is_noticed)  # the client keeps routes for 0.2 s
+    assert topic.ranges(planning, end, later[-1]) == []
+
+
 @pytest.mark.parametrize(("policy", "begin"), [("earliest", 0), ("latest", 4)])
 def test_a_new_queue_is_noticed(topic, policy, begin):
     start = topic.planning().first()
@@ -175,6 +194,17 @@ def test_an_offset_behind_the_end_is_named(topic):
     start = StreamOffset({queue: 50 for queue in planning.first().positions})
     with pytest.raises(DataLoss, match=r"queue 0 of topic .* was read to 50, but ends at 5"):
         planning.next(start)
+
+
+def test_an_offset_behind_the_end_takes_no_share_of_a_batch_where_loss_is_allowed(topic):
+    topic.send(5)
+    topic.send(30, queue=1)
+    planning = topic.planning(failOnDataLoss="false", maxOffsetsPerTrigger="8")
+    first, second = sorted(planning.first().positions)
+    start = StreamOffset({first: 50, second: 0})
+    end = planning.next(start)
+    assert topic.at(end) == [5, 8, None]
+    assert topic.ranges(planning, start, end) == [(1, 0, 8)]
 
 
 def test_a_queue_that_is_gone_is_named(topic):
@@ -239,6 +269,19 @@ class TestCommits:
         planning = topic.planning(group="g", commitOffsets="true")
         planning.commit(StreamOffset({MessageQueue("nowhere", "broker-a", 0): 1}), last=True)
         assert "offsets of group g are not committed yet" in caplog.text
+
+    def test_what_cannot_be_stored_is_stored_by_the_next_commit(self, topic, namesrv, producer, caplog):
+        name = f"later-{topic.name}"
+        planning = topic.planning(group=topic.name)
+        offset = StreamOffset({MessageQueue(name, "broker-a", 0): 1})
+        planning.commit(offset, last=True)
+        assert "are not committed yet" in caplog.text
+        with Admin(namesrv) as admin:
+            admin.create_topic(name, 1)
+        for _ in range(3):
+            producer.send(Message(name, b"1"))
+        planning.commit(offset, last=True)
+        assert self.lag(topic, topic.name) == 2
 
 
 @pytest.mark.parametrize(

@@ -66,10 +66,6 @@ class StreamOffset:
     def topics(self) -> set[str]:
         return {queue.topic for queue in self.positions}
 
-    def made(self, queue: MessageQueue) -> int:
-        mark = self.marks.get((queue.topic, queue.broker_name))
-        return mark.made if mark else 0
-
     def as_json(self) -> Json:
         marks: dict[str, dict[str, dict[str, int]]] = {}
         for (topic, broker), mark in sorted(self.marks.items()):

@@ -12,7 +12,7 @@ from pyromq.broker.batches.half_batches import ELSEWHERE_MS
 from pyromq.broker.broker import Broker
 from pyromq.broker.limits import BrokerLimits
 from pyromq.broker.put_message import PutMessage
-from pyromq.errors import ResponseCode
+from pyromq.errors import ResponseCode, StoreNotWritable
 from pyromq.message import SysFlag
 from pyromq.names import HALF_RUN_TOPIC, LEDGER_TOPIC
 from pyromq.net.tasks import Alarm
@@ -538,6 +538,30 @@ async def test_messages_whose_note_a_crash_took_are_not_written_again(batches, b
     await restarted(left, clock, batches_of, check)
 
 
+async def test_messages_without_a_note_are_not_written_again_though_a_rollback_was_noted_since(
+    batches, broker, config, clock, batches_of, monkeypatch
+):
+    await batches.run(["1", "2"])
+    await batches.run(["other"], name="u")
+    broker.batches.alarm = Alarm(clock)
+    broker.batches.commit("t", [BatchAttempt("a", 2)])
+
+    def refuse(self, record):
+        raise StoreNotWritable("the disk is full")
+
+    with monkeypatch.context() as full:
+        full.setattr(PutMessage, "put_record", refuse)
+        with pytest.raises(StoreNotWritable):
+            broker.batches.step()
+    assert await batches.visible() == ["1", "2"]
+    await batches.roll_back("a", name="u")
+
+    async def check(batches, broker):
+        assert await batches.visible() == ["1", "2"]
+
+    await restarted(killed(config), clock, batches_of, check)
+
+
 async def test_clean_stops_keep_everything(config, clock, batches_of):
     async with Broker(config, clock) as broker:
         batches = await batches_of(broker)
@@ -565,8 +589,11 @@ async def test_a_name_decided_anew_has_its_new_decision_after_a_kill(batches, co
     async def check(batches, broker):
         assert await batches.visible() == ["1", "2"]
         assert [attempt.token for attempt in (await batches.find()).attempts] == ["b"]
+        await batches.run(["3"], name="u")
+        await batches.commit({"a": 1}, name="u")  # the forgotten decision takes no room
 
-    await restarted(killed(config), clock, batches_of, check)
+    left = replace(killed(config), limits=BrokerLimits(batch_decisions=2))
+    await restarted(left, clock, batches_of, check)
 
 
 async def test_a_rollback_outlives_a_kill(batches, config, clock, batches_of):

@@ -68,7 +68,7 @@ class BatchCoordinator:
         self._publications = BatchPublishing(store, put_message, topics=topics, ledger=self._ledger, config=config)
         # Queue offset of each note, and of the run that must be settled before the note is no longer needed.
         self._notes: deque[tuple[int, int]] = deque()
-        self._last_note = 0  # log offset of the latest note
+        self._last_note = 0  # log offset of the latest note on visible messages
         self._next_check = 0.0
         self._queues = InternalQueues(
             GROUP, [(HALF_RUN_TOPIC, 0), (LEDGER_TOPIC, ENTRIES), (LEDGER_TOPIC, NOTES)], store, offsets
@@ -117,8 +117,8 @@ class BatchCoordinator:
 
     def _apply_note(self, record: StoredMessage, note: LedgerNote) -> None:
         self._notes.append((record.queue_offset, note.half_queue_offset))
-        self._last_note = record.log_offset
         if note.tokens is None:
+            self._last_note = record.log_offset
             self._publications.advance(note)
         else:
             self._runs.drop(note.transaction, note.tokens)

@@ -139,7 +139,7 @@ class BatchPublishing:
 
         Must be called once, before messages are published.
 
-        Such messages follow the last note, whose log offset is `last_note`.
+        Such messages follow the last note on visible messages, whose log offset is `last_note`.
         """
         publication = self._first  # only messages of the first publication may be partly visible
         if publication is None:

@@ -6,14 +6,18 @@ import grpc
 import pytest
 from tests.proxy.calls import Calls, endpoints, message, publishing, subscription
 
+from pyromq.clock import SystemClock
 from pyromq.errors import MQError
-from pyromq.proxy.client_table import SETTINGS_BYTES, ClientTable
+from pyromq.net.connection_config import ConnectionConfig
+from pyromq.proxy import cluster_access
+from pyromq.proxy.client_table import SETTINGS_BYTES, SILENT_SECONDS, ClientTable
+from pyromq.proxy.cluster_access import ClusterAccess
 from pyromq.proxy.proto import definition_pb2 as proto
 from pyromq.proxy.proto import service_pb2 as service
 from pyromq.proxy.proxy import Proxy
 from pyromq.proxy.proxy_config import ProxyConfig
 from pyromq.remoting.bodies import GroupConfig
-from pyromq.testing import FakeClock
+from pyromq.testing import Cluster, FakeClock
 
 ORDERS = proto.Resource(name="orders")
 BILLING = proto.Resource(name="billing")
@@ -107,6 +111,36 @@ async def test_a_consumer_gets_the_attempts_of_its_group(calls, admin):
     assert settings.backoff_policy.max_attempts == 3
     assert [each.seconds for each in settings.backoff_policy.customized_backoff.next][:4] == [1, 5, 10, 30]
     assert (settings.subscription.fifo, settings.subscription.receive_batch_size) == (False, 32)
+
+
+async def test_a_broker_that_hangs_does_not_stop_the_others(monkeypatch):
+    monkeypatch.setattr(cluster_access, "TIMEOUT_SECONDS", 0.2)
+    async with Cluster(brokers=2, linked=True) as cluster:
+        admin = await cluster.admin()
+        await admin.create_topic("orders", message_type="fifo")
+        await admin.create_group(GroupConfig(name="billing", retry_max_times=2))
+        access = ClusterAccess(cluster.namesrv, SystemClock(), connections=ConnectionConfig())
+        await access.start()
+        await access.route("orders")
+        cluster.links[0].answers.pause()
+
+        types, group = await access.types("orders"), await access.group("billing")
+
+        assert types.accepted == (proto.FIFO,)
+        assert group.retry_max_times == 2
+        cluster.links[0].answers.resume()
+        await access.close()
+
+
+async def test_a_client_that_registers_again_while_it_expires_stays(cluster, admin):
+    access = ClusterAccess(cluster.namesrv, cluster.clock, connections=ConnectionConfig())
+    access.clients.register("a").seen_at -= SILENT_SECONDS + 1
+    [gone] = access.clients.expired()
+    again = access.clients.register("a")
+
+    await access.forget(gone)
+
+    assert access.clients.find("a") is again
 
 
 async def test_a_consumer_is_a_member_of_its_group_until_it_terminates(calls, cluster, admin):

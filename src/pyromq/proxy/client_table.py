@@ -78,8 +78,9 @@ class ClientTable:
         self._settings.acquire(client, more, text="the clients' settings are too large: subscribe to fewer topics")
 
     def remove(self, client: GrpcClient) -> None:
-        """Remove a client and complete its waiting receives."""
-        self._clients.pop(client.client_id, None)
+        """Remove a client and complete its waiting receives. A later client of the same id stays."""
+        if self._clients.get(client.client_id) is client:
+            del self._clients[client.client_id]
         self._settings.end(client)
         for receive in client.receives:
             if not receive.done():

@@ -32,6 +32,7 @@ from pyromq.remoting.bodies import (
     Subscription,
     TopicConfig,
 )
+from pyromq.remoting.command import Response
 from pyromq.remoting.header import Header
 from pyromq.remoting.headers import AllGroups, Heartbeat, TopicSettings, UnregisterClient
 from pyromq.remoting.json_quirks import decode_body, encode_body
@@ -86,10 +87,10 @@ class ClusterAccess:
             forget_deleted=True,
         )
         config = ProducerConfig(timeout=TIMEOUT_SECONDS, template_topic=NO_TEMPLATE, connections=connections)
-        self.retry_codes = config.retry_codes
         self.outbox = Outbox(SENDING_GROUP, self.cluster, config, clock)
         self.sent: asyncio.Future[SendResult] = asyncio.get_running_loop().create_future()
-        self.sent.cancel()  # sends report by callback: all share one future that is done
+        # Sends report by callback: all share one future that is done. So the outbox retries none, as the clients do.
+        self.sent.cancel()
         self._topics: dict[str, KnownTopic] = {}
         self.cluster.deleted_topics.on_forgotten.append(lambda topic: self._topics.pop(topic, None))
         self._groups: dict[str, GroupConfig] = {}
@@ -140,15 +141,22 @@ class ClusterAccess:
         return types
 
     async def _read_types(self, topic: str, route: Route) -> TopicTypes:
+        failure: Unavailable | None = None
         for name in route.addresses:
             if (address := route.replica(name)) is None:
                 continue
-            response = await self.cluster.ask(address, TopicSettings(topic=topic))
+            try:
+                response = await self.cluster.ask(address, TopicSettings(topic=topic), timeout=TIMEOUT_SECONDS)
+            except Unavailable as error:  # the topic's next broker knows the type, too
+                failure = error
+                continue
             if response.code == 0:
                 kind = decode_body(TopicConfig, response.body).message_type
                 return TopicTypes(_TYPES.get(kind or "", ALL_TYPES))
             if response.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:  # brokers of 4.9 have no types and no timers
                 return TopicTypes(has_timers=False)
+        if failure is not None:
+            raise failure
         return TopicTypes()
 
     async def group(self, group: str) -> GroupConfig:
@@ -162,12 +170,17 @@ class ClusterAccess:
         return self._groups.get(group) or GroupConfig(name=group)
 
     async def _read_groups(self) -> dict[str, GroupConfig]:
+        """Return the settings of all groups. If a broker is out of reach, settings that were read before stay known."""
+        masters = (await self.cluster.masters()).values()
+        responses = await self.cluster.ask_reachable(masters, self._ask_groups)
         groups: dict[str, GroupConfig] = {}
-        for address in (await self.cluster.masters()).values():
-            response = await self.cluster.ask(address, AllGroups())
+        for response in responses.values():
             if response.code == 0:
                 groups = decode_body(GroupConfigTable, response.body).groups | groups
-        return groups
+        return groups if len(responses) == len(masters) else self._groups | groups
+
+    async def _ask_groups(self, address: str) -> Response:
+        return await self.cluster.ask(address, AllGroups(), timeout=TIMEOUT_SECONDS)
 
     # -- registrations of clients
 
@@ -195,9 +208,9 @@ class ClusterAccess:
             await self._send_to_brokers(client, Heartbeat(), body)
 
     async def forget(self, client: GrpcClient) -> None:
-        """Remove a client here and at brokers."""
+        """Remove a client here and, unless it has registered again, at brokers."""
         self.clients.remove(client)
-        if client.is_consumer:
+        if client.is_consumer and self.clients.find(client.client_id) is None:
             await self._send_to_brokers(
                 client, UnregisterClient(client_id=client.client_id, consumer_group=client.group)
             )

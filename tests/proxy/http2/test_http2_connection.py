@@ -104,6 +104,22 @@ async def test_a_stream_gives_back_the_memory_of_each_message(size):
     assert peer.ours.shared.large.used == 0
 
 
+async def test_answers_that_a_client_takes_late_are_no_longer_kept():
+    peer = Peer(initial_window=1000)
+    number, _ = open_stream(peer)
+    kept = peer.ours.kept
+    stream = peer.handler.streams[0]
+
+    stream.send(bytes(50_000))
+    peer.exchange()
+    assert peer.ours.kept > kept + 40_000
+    peer.client.increment_flow_control_window(60_000, number)
+    peer.exchange()
+
+    assert not stream.unsent
+    assert peer.ours.kept == kept
+
+
 REFUSED = {
     "compressed": (b"\1\0\0\0\1x", GrpcCode.UNIMPLEMENTED),
     "too large": (b"\0\xff\0\0\0x", GrpcCode.RESOURCE_EXHAUSTED),

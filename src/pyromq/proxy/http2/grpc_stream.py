@@ -260,6 +260,8 @@ class GrpcStream:
             else:
                 self._outgoing[0] = memoryview(part)[size:]
         if (block := self._ending) is None:
+            if self.kept_unsent:
+                connection.block(self, by_connection=False)
             self.wake()
             return
         flags = frames.END_HEADERS | frames.END_STREAM

@@ -172,7 +172,7 @@ class Http2Connection(asyncio.Protocol):
         self._out += parts
 
     def block(self, stream: GrpcStream, *, by_connection: bool) -> None:
-        """Remember a stream whose messages wait for the connection's window; others wait for their own window."""
+        """Count a stream's unsent bytes, and remember a stream that waits for the connection's window."""
         self._blocked.pop(stream.id, None)
         if by_connection:
             self._blocked[stream.id] = stream  # last: streams take turns
@@ -337,10 +337,8 @@ class Http2Connection(asyncio.Protocol):
                 raise Http2Error(f"{name.name} is {values[name]}", code)
         self.write(frames.frame(Frame.SETTINGS, frames.ACK, 0))
         self.max_frame = min(values.get(SettingId.MAX_FRAME_SIZE, self.max_frame), 4 * frames.MAX_FRAME)
-        before, self.initial_window = (
-            self.initial_window,
-            values.get(SettingId.INITIAL_WINDOW_SIZE, self.initial_window),
-        )
+        before = self.initial_window
+        self.initial_window = values.get(SettingId.INITIAL_WINDOW_SIZE, before)
         for stream in list(self.streams.values()) if self.initial_window > before else ():
             if stream.unsent:
                 stream.pump()

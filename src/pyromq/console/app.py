@@ -161,9 +161,8 @@ class RequestGuard:
         name = host.rpartition(":")[0] if not host.endswith("]") and ":" in host else host
         name = name.strip("[]").lower()
         config = self._console.config
-        if name not in {"localhost", config.host.lower(), *(each.lower() for each in config.names)} and not _is_ip(
-            name
-        ):
+        known = {"localhost", config.host.lower(), *map(str.lower, config.names)}
+        if name not in known and not _is_ip(name):
             return f"The console does not accept host name {name[:100]!r}. Its operator can allow it with --name."
         if method == "POST" and connection.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
             return "The form belongs to another site. Nothing was changed."

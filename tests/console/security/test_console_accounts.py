@@ -2,7 +2,10 @@
 
 import json
 import stat
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 
 import argon2
 import httpx
@@ -273,6 +276,24 @@ async def test_a_session_ends_after_its_hours(clock):
     assert known.find(session.key) is session
     await clock.advance(1)
     assert known.find(session.key) is None
+
+
+def test_changes_at_the_same_time_are_all_kept(tmp_path, request):
+    request.addfinalizer(partial(sys.setswitchinterval, sys.getswitchinterval()))
+    sys.setswitchinterval(1e-6)
+    accounts = ConsoleAccounts(tmp_path / "accounts.json")
+    names = ["ann", "ben", "cleo", "dan"]
+    for name in names:
+        accounts.save(name, role="admin", password=PASSWORD)
+
+    def give_keys(name):
+        for number in range(10):
+            accounts.save(name, access_key=f"{name}-{number}", secret_key="s")
+
+    with ThreadPoolExecutor() as threads:
+        list(threads.map(give_keys, names))
+
+    assert [each.access_key for each in accounts.all()] == [f"{name}-9" for name in names]
 
 
 def test_the_last_administrator_keeps_the_role(tmp_path):

@@ -5,7 +5,6 @@ The history has 360 samples of the last hour and 288 of the last day: 40 MB for 
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from array import array
 from collections import deque
@@ -204,6 +203,4 @@ async def keep_sampling(
             if not told:
                 logger.warning("the rates and lag of the cluster cannot be sampled: %s", error)
             told = True
-        except asyncio.CancelledError:
-            raise
         await clock.sleep(sample_seconds)

@@ -40,16 +40,8 @@ HOW = ("to", "to_topic", "most", "rate", "again")
 MAX_TRIED = 200  # limit of dead letters in a dry run: each needs a request that looks for an earlier copy
 DEFAULTS = {"to": "group", "most": "1000", "rate": "100"}  # defaults of the form, chosen to flood no consumer
 
-CHOICE = (
-    "id",
-    "topic",
-    "pattern",
-    "reason",
-    "tag",
-    "key",
-    "since",
-    "until",
-)  # fields of the address that select dead letters
+# Fields of the address that select dead letters.
+CHOICE = ("id", "topic", "pattern", "reason", "tag", "key", "since", "until")
 PAGE = 50
 MAX_COUNTED = 10_000  # limit of dead letters whose reasons are counted: reading them takes half a second
 MAX_REASONS = 20  # limit of reasons in the table

@@ -26,7 +26,7 @@ async def topic(context: RequestContext) -> Response:
     queues, configs, producers = await asyncio.gather(
         or_error(admin.topic_status(name, partial=True)),
         or_error(admin.topic_configs(name, partial=True)),
-        or_error(_producers(admin, name)),
+        or_error(_producers(admin)),
     )
     table = None
     if not isinstance(queues, MQError):
@@ -82,7 +82,7 @@ async def delete(context: RequestContext) -> Response:
     return context.done(f"Topic {name} is deleted.", "/topics")
 
 
-async def _producers(admin: AsyncAdmin, topic: str) -> dict[str, list[str]]:
+async def _producers(admin: AsyncAdmin) -> dict[str, list[str]]:
     """Return all connected producers by producer group. Brokers do not know to which topic a producer sends."""
     found = await admin.members.producers()
     return {group: [each.client_id for each in clients] for group, clients in found.items()}

@@ -17,9 +17,8 @@ MAX_TREE = 64 << 10  # limit of JSON that is shown as a tree (bytes)
 MAX_DEPTH = 40  # limit of nested levels of JSON, indented by two spaces each
 MAX_VALUES = 10_000  # limit of values in JSON, one per line: this many take a quarter of a second
 EXCERPT = 160  # limit of characters of a body in the row of a list
-_EXCERPT_BYTES = (
-    16 * EXCERPT
-)  # bytes decompressed for an excerpt: characters have up to four bytes, and white space is dropped
+# Bytes decompressed for an excerpt: characters have up to four bytes, and white space is dropped.
+_EXCERPT_BYTES = 16 * EXCERPT
 FORMS = ("text", "hex")
 _CHECKED = 2000  # the first characters of a body decide whether the body is text
 # Characters that change the direction of text: a reader would see another order than the body has.

@@ -7,6 +7,7 @@ stored as they are, because they sign requests.
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable
 from enum import IntEnum
 from functools import cached_property
@@ -77,6 +78,7 @@ class ConsoleAccounts:
         self._path = path
         self._on_change = on_change
         self._hasher = PasswordHasher()
+        self._changing = threading.Lock()  # accounts are saved in threads, because hashing takes long
         self._accounts: dict[str, ConsoleAccount] = {}
         self._version = version_of(path)
         if self._version is not None:
@@ -120,6 +122,12 @@ class ConsoleAccounts:
 
         Raises `UsageError`.
         """
+        with self._changing:
+            return self._save(name, role, password, access_key, secret_key)
+
+    def _save(
+        self, name: str, role: str | None, password: str | None, access_key: str | None, secret_key: str | None
+    ) -> ConsoleAccount:
         self._refresh()
         known = self._accounts.get(name)
         _check_name(name)
@@ -150,11 +158,12 @@ class ConsoleAccounts:
 
     def delete(self, name: str) -> None:
         """Delete an account. Raises `UsageError` if the account does not exist, or is the only administrator."""
-        self._refresh()
-        if name not in self._accounts:
-            raise UsageError(f"account {name} does not exist")
-        self._keep_an_admin(name)
-        self._write({key: each for key, each in self._accounts.items() if key != name})
+        with self._changing:
+            self._refresh()
+            if name not in self._accounts:
+                raise UsageError(f"account {name} does not exist")
+            self._keep_an_admin(name)
+            self._write({key: each for key, each in self._accounts.items() if key != name})
 
     def _refresh(self) -> None:
         version = version_of(self._path)

@@ -27,10 +27,8 @@ class Table(Generic[R]):
         columns: Mapping[str, Callable[[R], Any]],
         sort: str,
         text: Callable[[R], str] | None = None,
-        path: str = "",
     ) -> None:
         self._query = {name: value for name, value in query.items() if value}
-        self._path = path
         self.filter = query.get("filter", "").strip()
         self.of = len(rows)
         if self.filter and text is not None:
@@ -71,7 +69,7 @@ class Table(Generic[R]):
 
     def _link(self, **changes: str) -> str:
         query = {**self._query, **changes}
-        return f"{self._path}?" + urlencode({name: value for name, value in query.items() if value})
+        return "?" + urlencode({name: value for name, value in query.items() if value})
 
 
 def _whole(text: str | None, otherwise: int) -> int:

@@ -45,6 +45,18 @@ def test_progress_without_messages_does_not_skip_those_still_to_hand_out():
     assert assigned.position == 5
 
 
+def test_progress_without_messages_does_not_skip_those_left_of_a_batch():
+    assigned = assigned_at(5)
+    assigned.add(messages(5, 7), 9)
+    batch = assigned.take()
+    batch.hand_out_one()
+    assigned.add([], 100)
+    assert assigned.position == 6
+    batch.hand_out_one()
+    assigned.add([], 100)
+    assert assigned.position == 100
+
+
 def test_what_is_buffered_is_counted():
     assigned = assigned_at(0)
     assigned.add(messages(0, 1), 2)

@@ -120,6 +120,19 @@ async def test_closing_commits_what_was_handed_out(cluster):
     assert await other.committed(queue) == 2
 
 
+async def test_a_pull_without_wanted_messages_commits_none_that_iteration_has_left(cluster):
+    queue = await fill(cluster, 3, tags="a")
+    async with AsyncPullConsumer("g", cluster.namesrv) as consumer:
+        await consumer.assign([queue], tags="a")
+        async for _ in consumer:
+            break
+        await fill(cluster, 5, tags="b")
+        await cluster.clock.advance(20)  # the held pull ends behind these
+        await until(lambda: consumer._assigned[queue].fetch_offset == 8)
+    other = await cluster.consumer("g")
+    assert await other.committed(queue) == 1
+
+
 async def test_an_exception_leaves_the_latest_message_uncommitted(cluster):
     queue = await fill(cluster, 3)
     with pytest.raises(ZeroDivisionError):
@@ -180,6 +193,17 @@ async def test_a_paused_queue_hands_out_nothing_until_resumed(cluster):
     assert await consumer.poll(0.05) == []
     consumer.resume([queue])
     assert bodies(await consumer.poll()) == [0]
+
+
+async def test_a_paused_queue_keeps_what_iteration_has_left(cluster):
+    queue = await fill(cluster, 3)
+    consumer = await reading(cluster, queue)
+    async for _ in consumer:
+        break
+    consumer.pause([queue])
+    assert await consumer.poll(0.05) == []
+    consumer.resume([queue])
+    assert bodies(await consumer.poll()) == [1, 2]
 
 
 async def test_only_messages_with_the_wanted_tags_come(cluster):

@@ -75,6 +75,7 @@ class AssignedQueue:
         self.ready: deque[Batch] = deque()
         self.ready_count = 0
         self.ready_bytes = 0
+        self._taken: Batch | None = None  # the batch taken last, which iteration hands out message by message
 
     def restart(self, offset: int) -> None:
         """Drop the prefetched messages and continue at `offset`."""
@@ -105,27 +106,40 @@ class AssignedQueue:
             self.ready.append(batch)
             self.ready_count += batch.count
             self.ready_bytes += batch.size
-        elif not self.ready and self.position < next_offset:
+        elif not self._has_messages and self.position < next_offset:
             self.position = next_offset  # so that the offset advances past messages that the filter rejects
         return bool(messages)
 
     def correct(self, offset: int) -> None:
         """Fetch from `offset` on; messages prefetched before are still handed out first."""
         self.fetch_offset = offset
-        if not self.ready:
+        if not self._has_messages:
             self.position = offset
             self.finished = min(self.finished, offset)
 
     def take(self) -> Batch:
         """Remove the oldest batch of prefetched messages and return it."""
-        batch = self.ready.popleft()
+        batch = self._taken = self.ready.popleft()
         self.ready_count -= batch.count
         self.ready_bytes -= batch.size
         return batch
 
+    def put_back(self, batch: Batch) -> None:
+        """Put the rest of a taken batch back in front of the prefetched messages."""
+        if batch.messages:
+            self.ready.appendleft(batch)
+            self.ready_count += batch.count
+            self.ready_bytes += batch.size
+
+    @property
+    def _has_messages(self) -> bool:
+        """Whether messages are left to hand out, in `ready` or in the batch taken last."""
+        return bool(self.ready or (self._taken is not None and self._taken.messages))
+
     def _forget_fetched(self) -> None:
         self.ready.clear()
         self.ready_count = self.ready_bytes = 0
+        self._taken = None
 
 
 class Positions:

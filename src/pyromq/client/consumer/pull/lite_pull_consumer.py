@@ -263,7 +263,11 @@ class AsyncPullConsumer(AsyncLifespan):
     def pause(self, queues: Iterable[MessageQueue]) -> None:
         """Hand out no message of these assigned queues until `resume`."""
         for queue in queues:
-            self._find(queue).paused = True
+            assigned = self._find(queue)
+            assigned.paused = True
+            if self._open is not None and self._open.assigned is assigned:
+                assigned.put_back(self._open)
+                self._open = None
 
     def resume(self, queues: Iterable[MessageQueue]) -> None:
         """End the pause of these queues."""

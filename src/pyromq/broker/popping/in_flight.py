@@ -270,6 +270,8 @@ class InFlight:
         """Remove all queues and pops. They refer to each other, so the memory would not be free otherwise."""
         for queue in self._by_number.values():
             self.pops.end(queue.group)
+            for pop in queue.leases():
+                pop.leased = 0  # a copy that is flushed later must not finish the pop
             queue.pops.clear()
             queue.moved.clear()
             queue.order.clear()

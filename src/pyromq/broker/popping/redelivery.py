@@ -12,7 +12,7 @@ from pyromq.broker.popping.in_flight import Pop
 from pyromq.broker.popping.pop_table import LONGEST_RENEWED_MS, RENEWED_MS, PopTable
 from pyromq.broker.popping.pop_waiting import PopWaiting
 from pyromq.broker.shared_state import SharedState
-from pyromq.errors import MessageRefused, StoreCorrupt
+from pyromq.errors import MessageRefused, MQError, StoreCorrupt, StoreNotWritable
 from pyromq.logs import logger_of
 from pyromq.message import Property, StoredMessage, encode_properties
 from pyromq.names import RETRY_PREFIX, dead_letter_topic, pop_retry_topic
@@ -24,6 +24,11 @@ logger = logger_of(__name__)
 
 SLICE_SECONDS = 0.001  # longest time of one step, before requests are answered
 COPY_MS = 30_000  # longest wait until a copy is flushed and replicated; then the message is copied again
+# Properties that a copy has besides the message's own.
+_OWN_PROPERTIES = (
+    *(Property.FIRST_POP_TIME, Property.ORIGIN_MESSAGE_ID, Property.RETRY_TOPIC),
+    *(Property.DEAD_LETTER_TOPIC, Property.DEAD_LETTER_ID),
+)
 
 
 class Redelivery:
@@ -84,22 +89,43 @@ class Redelivery:
         return self._fetching.is_under_way or self._fetching.lacks(self._store.reading.to_load(*where))
 
     def _redeliver(self, pop: Pop) -> None:
-        """Store copies of a pop's messages, which are finished once the copies are flushed and replicated."""
-        bits = pop.leased
-        copies = []
+        """Store copies of a pop's messages, which are finished once the copies are flushed and replicated.
+
+        A message whose copy is refused is copied again after `COPY_MS`. Raises `StoreNotWritable`; the messages that
+        were copied before are not copied again.
+        """
+        bits, is_waiting, full = 0, False, None
         for offset in pop.leased_offsets():
-            message = self._message(pop, offset)
-            if message is not None:
-                copies.append(self._copy(pop, message))
-        for copy in copies:
-            self._put(copy)
+            try:
+                self._redeliver_at(pop, offset)
+                bits |= 1 << offset - pop.start
+            except StoreNotWritable as error:
+                full = error
+                break
+            except MQError as error:
+                text = "offset %d of queue %d of topic %s is redelivered later to group %s: %s"
+                logger.warning(text, offset, pop.queue.queue_id, pop.queue.topic, pop.queue.group, error)
+        if bits:
+            is_waiting = self._finish_when_safe(pop, bits)
+        if pop.leased and (is_waiting or full is None):
+            self._table.in_flight.prolong(pop, self._clock.now_ms() + COPY_MS)
+        if full is not None:
+            raise full
+
+    def _redeliver_at(self, pop: Pop, offset: int) -> None:
+        message = self._message(pop, offset)
+        if message is not None:
+            self._put(self._copy(pop, message))
+
+    def _finish_when_safe(self, pop: Pop, bits: int) -> bool:
+        """Finish copied messages once the copies are flushed and replicated. Return whether they must wait for that."""
         safe = self._confirmation.when_safe(Reply())
         if isinstance(safe, Reply):
             self._table.finish(pop, bits)
-            return
-        self._table.in_flight.prolong(pop, self._clock.now_ms() + COPY_MS)
+            return False
         run_soon = soon_in_this_loop()
         safe.add_done_callback(lambda safe: run_soon(lambda: self._note_safe(pop, bits, safe)))
+        return True
 
     def _note_safe(self, pop: Pop, bits: int, safe: Future[Reply]) -> None:
         if safe.exception() is None and not safe.result().code and pop.leased & bits:
@@ -155,7 +181,7 @@ class Redelivery:
             self._put_message.put(copy)
         except MessageRefused:  # the properties exceed the limit with the copy's own: leave those out
             properties = copy.properties
-            for name in (Property.FIRST_POP_TIME, Property.ORIGIN_MESSAGE_ID, Property.RETRY_TOPIC):
+            for name in _OWN_PROPERTIES:
                 properties.pop(name, None)
             copy.property_text = encode_properties(properties)
             self._put_message.put(copy)

@@ -126,6 +126,20 @@ def test_a_roll_flushes_the_folder_of_the_log_and_none_above() -> None:
     assert [path for path in flushed if path in (log, *log.parents)] == [log]
 
 
+def test_a_file_made_soon_after_a_start_is_written_only_where_it_has_disk_space(monkeypatch) -> None:
+    monkeypatch.setattr(room_ahead, "FIRST_STRETCH", 8 << 10)
+    monkeypatch.setattr(room_ahead, "LAST_STRETCH", 64 << 10)
+    disk = SimulatedDisk()
+    config = StoreConfig(Path("/srv/store"), **{**SMALL, "segment_bytes": 256 << 10})  # type: ignore[arg-type]
+    for end in (150 << 10, 320 << 10):  # the second start begins behind the middle of the first file
+        store = MessageStore(config, StoppedClock(), store_address=ADDRESS, disk=disk)
+        store.open()
+        while store.max_log_offset < end:
+            store.append(StoredMessage("orders", bytes(1_000), born_address=ADDRESS))
+            assert disk.written_without_room() is None
+        store.close()
+
+
 def test_an_unwritten_stretch_is_zeros_in_memory_and_what_is_beside_it_stays(tmp_path: Path) -> None:
     segment = Segment(tmp_path / "0", 64 << 10)
     segment.create()

@@ -38,6 +38,7 @@ class Preallocation:
         self._allocated_end = 0  # log offset before which disk space is allocated
         self._allocation: Future[None] | None = None  # pending allocation of the next step
         self._next: Future[Segment] | None = None
+        self._next_bytes = 0  # bytes of the next segment that have disk space
         self._urgent = bytearray(1)  # byte 0 is 1 while the threads prepare pages without pauses
         self._urgent_steps = 0  # number of next steps to prepare without pauses
 
@@ -90,7 +91,7 @@ class Preallocation:
         with self._no_pauses():
             is_prepared = prepared is not None and prepared.exception() is None
         if prepared is not None and is_prepared and prepared.result().base == base:
-            self._allocated_end = base + self._step_bytes
+            self._allocated_end = base + self._next_bytes
             return prepared.result()
         segment = self._log.create_durable(base)
         self._allocated_end = base
@@ -107,7 +108,8 @@ class Preallocation:
 
     def _make_next(self, base: int) -> None:
         if self._next is None or (self._next.done() and self._next.exception() is not None):
-            self._next = self._file_thread.submit(self._make, base, self._step_bytes)
+            self._next_bytes = self._step_bytes
+            self._next = self._file_thread.submit(self._make, base, self._next_bytes)
 
     def _prepare(self, segment: Segment, start: int, end: int) -> None:
         segment.prepare_unwritten(start - segment.base, end - segment.base, self._urgent)

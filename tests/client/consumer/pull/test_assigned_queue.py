@@ -57,6 +57,12 @@ def test_progress_without_messages_does_not_skip_those_left_of_a_batch():
     assert assigned.position == 100
 
 
+def test_a_corrected_offset_lowers_what_is_finished():
+    assigned = assigned_at(50)
+    assigned.correct(3)
+    assert (assigned.fetch_offset, assigned.position, assigned.finished) == (3, 3, 3)
+
+
 def test_what_is_buffered_is_counted():
     assigned = assigned_at(0)
     assigned.add(messages(0, 1), 2)

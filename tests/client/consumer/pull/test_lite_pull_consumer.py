@@ -422,6 +422,23 @@ async def test_poll_after_iteration_goes_on_where_it_stopped(cluster):
     assert bodies(await consumer.poll()) == [1, 2]
 
 
+async def test_a_seek_drops_what_iteration_has_left(cluster):
+    queue = await fill(cluster, 3)
+    consumer = await reading(cluster, queue)
+    assert (await anext(consumer)).body == b"0"
+    await consumer.seek(queue, 0)
+    assert (await anext(consumer)).body == b"0"
+
+
+async def test_a_queue_that_is_no_longer_assigned_hands_out_nothing(cluster):
+    queue = await fill(cluster, 3)
+    consumer = await reading(cluster, queue)
+    await anext(consumer)
+    await consumer.assign([])
+    assert consumer.next_buffered() is None
+    assert await consumer.poll(0.05) == []
+
+
 async def test_given_offsets_are_committed_whatever_was_handed_out(cluster):
     queue = await fill(cluster, 3)
     consumer = await reading(cluster, queue, auto_commit=False)

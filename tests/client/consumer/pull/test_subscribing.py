@@ -12,6 +12,7 @@ from pyromq.errors import NotRunning, UsageError
 from pyromq.message import Message
 from pyromq.remoting.bodies import ConsumerRunning, decode_body
 from pyromq.remoting.headers import ConsumerRunningState
+from pyromq.testing import FakeClock
 
 QUEUES = 4
 WHEN_TOLD = {"rebalance_seconds": 3600}  # never by itself
@@ -210,6 +211,73 @@ async def test_queues_of_others_cannot_be_touched(send, member, until):
             UsageError, match=r"queue . of orders at broker-a is not assigned to this consumer; another member"
         ):
             await first.seek(second.assignment[0], 0)
+
+
+@asynccontextmanager
+async def unfinished(cluster, clock, **config):
+    """A member that has polled, and not finished, three messages of a queue that a second member gets."""
+    producer = await cluster.producer()
+    await producer.send(Message("orders", b"0"))
+    queue = (await producer.queues("orders"))[3]
+    for number in range(3):
+        await producer.send(Message("orders", b"%d" % number), queue=queue)
+    async with AsyncPullConsumer("readers", cluster.namesrv, config=ConsumerConfig(**config), clock=clock) as consumer:
+        consumer.subscribe("orders")
+        await read(consumer, 4)
+        yield consumer, queue
+
+
+async def test_a_queue_that_is_being_revoked_is_neither_moved_nor_pulled(cluster, member, until):
+    clock = FakeClock()
+    async with unfinished(cluster, clock) as (first, queue):
+        await first.seek(queue, 0)
+        await first.poll()
+        async with member():
+            await until(lambda: first._assigned[queue].leaving)
+            with pytest.raises(UsageError, match="another member has it, or will have it"):
+                await first.seek(queue, 0)
+            await (await cluster.admin()).reset_offset("readers", "orders", 0)
+            await first.committed(queue)  # answered behind the reset
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                while queue in first.assignment:
+                    await clock.advance(0.1)
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while queue not in first.assignment:
+                await clock.advance(0.1)
+        assert await read(first, 4) == [0, 0, 1, 2]
+
+
+async def test_without_auto_commit_a_revoked_queue_is_locked_until_the_commit(cluster, member, until):
+    clock = FakeClock()
+    async with unfinished(cluster, clock, auto_commit=False) as (first, queue):
+        assert await first.poll(0.01) == []  # asks for more, and has not committed
+        async with member():
+            await until(lambda: first._assigned[queue].leaving)
+            await clock.advance(0.1)
+            assert cluster.broker.queue_locks.holders("readers")[queue][0] == first.client_id
+            await first.commit()
+            await clock.advance(0.1)
+            await until(lambda: cluster.broker.queue_locks.holders("readers")[queue][0] != first.client_id)
+
+
+async def test_a_member_locks_its_queues_again_after_its_connection_was_lost(cluster, send, until):
+    await send(range(4))
+    async with AsyncPullConsumer("readers", cluster.namesrv, clock=FakeClock()) as consumer:
+        consumer.subscribe("orders")
+        await read(consumer, 4)
+        for channel in consumer._cluster._pool.channels().values():
+            channel.cut()
+        await cluster.clock.advance(1)  # locks of a lost connection end
+        await until(lambda: len(cluster.broker.queue_locks.holders("readers")) == QUEUES)
+
+
+async def test_a_group_is_seen_in_queues_without_messages_too(cluster, send, member, until):
+    await send([0], key="k")
+    async with member() as consumer:
+        await read(consumer, 1)
+        await until(lambda: len(consumer.assignment) == QUEUES)
+        await consumer.commit()
+        assert len(cluster.broker.offsets.of_topic("readers", "orders")) == QUEUES
 
 
 async def test_the_listener_is_told_of_our_queues_and_may_seek_before_any_message_comes(send, member, until):

@@ -12,7 +12,8 @@ import pytest
 from tests.store.making import ADDRESS, SMALL, TOPIC, StoppedClock, bodies, crashed_copy, fill, message, opened, settle
 from tests.waiting import PATIENCE_SECONDS
 
-from pyromq.errors import StoreNotWritable
+from pyromq.errors import MessageRefused, StoreNotWritable
+from pyromq.message import StoredMessage
 from pyromq.store.message_store import MessageStore
 from pyromq.store.offline.store_check import StoreCheck
 from pyromq.store.store_config import StoreConfig
@@ -179,6 +180,24 @@ def test_a_queue_that_a_deletion_notes_before_its_entries_are_flushed_is_kept(tm
     shutil.rmtree(copy / "consumequeue" / TOPIC)  # was not on disk
     with opened(copy) as store:
         assert bodies(store, 1) == [b"body %d" % number for number in range(1, 10, 2)]
+
+
+@pytest.mark.parametrize("count", [6, 14, 16])
+@pytest.mark.parametrize("later", [39, 40, 41])
+def test_a_file_made_for_a_refused_batch_hides_no_end_of_a_queue(tmp_path: Path, count: int, later: int) -> None:
+    expected = [b"body %d" % number for number in range(count)]
+    with opened(tmp_path, segment_bytes=1 << 16) as store:
+        fill(store, count, queues=1)
+        with pytest.raises(MessageRefused):
+            store.append_batch([*map(message, range(4)), StoredMessage(TOPIC, b"x", "a" * 40_000)])
+        for number in range(later):  # about 1 MiB: a start reads few records of the first topic, or none
+            store.append(message(number, topic=OTHER, filling="x" * 26_000))
+    for _ in range(2):
+        with opened(tmp_path, segment_bytes=1 << 16) as store:
+            assert store.max_offset(TOPIC, 0) == len(expected)
+            assert bodies(store) == expected
+            store.append(message(len(expected)))
+            expected.append(b"body %d" % len(expected))
 
 
 def test_a_damaged_note_is_told_and_changes_nothing(root: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -382,14 +382,18 @@ class ConsumeQueue(QueueTail):
         return True
 
     def find_end(self) -> None:
-        """Set minimum and maximum offset from the files. The maximum is the first empty entry of the last file."""
+        """Set minimum and maximum offset from the files. The maximum is the first empty entry of the last used file.
+
+        A file without entries may follow a file that is not full: `reserve` made it for a batch that was refused.
+        """
         self.min_offset = self.max_offset = self.files.base // ENTRY_BYTES
-        if self.files.segments:
-            last = self.files.segments[-1]
-            self._mapped(last)
-            start = last.base // ENTRY_BYTES
-            self.max_offset = start + len(last.written(0)) // ENTRY_BYTES
+        for segment in reversed(self.files.segments):
+            self._mapped(segment)
+            start = segment.base // ENTRY_BYTES
+            self.max_offset = start + len(segment.written(0)) // ENTRY_BYTES
             self.max_offset = self.first(lambda entry: entry.is_empty, start=start)
+            if self.max_offset > start:
+                break
         self.flushed_offset = self.max_offset
 
     def cut_at(self, queue_offset: int) -> None:

@@ -335,6 +335,29 @@ async def test_pops_that_a_full_disk_refuses_leave_no_trace(config, clock, calle
         assert await Popper(await caller_to(broker), clock).pop() == []
 
 
+async def test_a_pop_that_a_full_disk_refuses_at_its_second_queue_gets_the_first(config, clock, caller_to):
+    disk = SimulatedDisk()
+    async with Broker(config, clock, disk=disk) as broker:
+        caller = await caller_to(broker)
+        await caller.create_topic("orders", queues=2)
+        popper = Popper(caller, clock)
+        assert await popper.pop() == []
+        for queue_id, text in enumerate("ab"):
+            await send(caller, text, queue_id=queue_id)
+        writes = []
+
+        def refuse(kind, path):
+            if (kind, path.parent.name) == ("write", "pops"):
+                writes.append(path)
+                return errno.ENOSPC if len(writes) > 1 else None
+            return None
+
+        disk.refuse = refuse
+        first = await popper.pop()
+        disk.refuse = lambda kind, path: None
+        assert bodies([*first, *await popper.pop()]) == [b"a", b"b"]
+
+
 async def test_a_reset_that_a_full_disk_did_not_take_outlives_a_kill_after_the_disk_has_room(config, clock, caller_to):
     disk = SimulatedDisk()
     async with Broker(config, clock, disk=disk) as broker:

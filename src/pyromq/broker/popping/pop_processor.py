@@ -15,7 +15,7 @@ from pyromq.broker.popping.pop_admission import ANY_QUEUE, PopAdmission, check_c
 from pyromq.broker.popping.pop_table import RENEWED_MS, PopTable
 from pyromq.broker.popping.pop_waiting import PopWaiting
 from pyromq.broker.shared_state import SharedState
-from pyromq.errors import ResponseCode
+from pyromq.errors import ResponseCode, StoreNotWritable
 from pyromq.filter.filter import Filter, check_length, filter_of
 from pyromq.message import Property, StoredMessage, encode_properties
 from pyromq.names import pop_retry_topic, retry_topic
@@ -147,7 +147,7 @@ class PopProcessor:
     def _pop(self, header: PopMessage, wanted: Filter) -> _Round:
         """Hand out messages of the topic's queues, up to the request's limit.
 
-        Raises `NotInMemory` or `PopsInFlight`, with nothing handed out.
+        Raises `NotInMemory`, `PopsInFlight` or `StoreNotWritable`, with nothing handed out.
         """
         table, store = self._table, self._store
         table.check_quota(header.consumer_group)
@@ -167,12 +167,13 @@ class PopProcessor:
                 continue
             try:
                 found = store.read(queue.topic, queue.queue_id, queue.next_offset, room, wanted=wanted)
-            except NotInMemory:
+                if found.status is ReadStatus.FOUND:
+                    self._take(header, queue, found, round_)
+            except (NotInMemory, StoreNotWritable):
                 if not round_.records:
                     raise
-                break  # the next pop loads the pages
+                break  # the next pop loads the pages, or raises the error
             if found.status is ReadStatus.FOUND:
-                self._take(header, queue, found, round_)
                 self._statistics.count_get(header.consumer_group, queue.topic, found.count, found.size)
             elif found.status in _PASSED:
                 table.skip_to(queue, found.next_offset)

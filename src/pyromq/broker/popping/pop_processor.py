@@ -110,7 +110,7 @@ class PopProcessor:
         if left_ms <= 0:
             return self._nothing(header)
         return self._waiting.park(
-            *(header.consumer_group, header.topic, wanted, partial(self._resume, header, call)),
+            *(header, wanted, partial(self._resume, header, call)),
             seconds=left_ms / 1000,
             peer=call.peer,
         )
@@ -300,7 +300,7 @@ class PopProcessor:
         if left_ms <= 0:
             return _notice(False)
         return self._waiting.park(
-            *(header.consumer_group, header.topic, filter_of(None, "*"), partial(self._notify_again, header, call)),
+            *(header, filter_of(None, "*"), partial(self._notify_again, header, call)),
             seconds=left_ms / 1000,
             peer=call.peer,
         )

@@ -324,7 +324,7 @@ def popping(state: SharedState) -> BrokerModule:
 
     return BrokerModule(
         master_only=True,
-        answerers=[popping, AckProcessor(table, admission), assigning],
+        answerers=[popping, AckProcessor(table, admission, waiting), assigning],
         fast_path=fast_pops(state, popping),
         load=load,
         lead=table.lead,

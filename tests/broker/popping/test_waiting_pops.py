@@ -39,3 +39,16 @@ async def test_a_pop_that_waits_for_another_queue_is_resumed(broker, orders, cal
     await send(orders, "b")
     async with asyncio.timeout(1):
         assert bodies(first.received(await waiting[0])) == [b"b"]
+
+
+async def test_the_last_acknowledgement_of_an_orderly_pop_resumes_a_waiting_pop(
+    broker, orders, popper, caller_to, clock
+):
+    await send(orders, *"abc")
+    received = await popper.pop(2, order=True)
+    other = Popper(await caller_to(broker), clock)
+    waiting = other.pop_soon(order=True)
+    await after(clock, 0)
+    await popper.ack(*received)
+    async with asyncio.timeout(1):
+        assert bodies(other.received(await waiting)) == [b"c"]

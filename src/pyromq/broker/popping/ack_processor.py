@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 
 from pyromq.broker.popping.pop_admission import PopAdmission, check_invisible
 from pyromq.broker.popping.pop_table import PopTable, check_handle
+from pyromq.broker.popping.pop_waiting import PopWaiting
 from pyromq.errors import MQError
 from pyromq.remoting.bodies import REQUEST, BatchAck, BatchAcks, decode_body
 from pyromq.remoting.command import Call, Reply
@@ -28,9 +29,10 @@ _AT_ONCE = 64  # acknowledgements in one turn of the event loop: an expired hand
 class AckProcessor:
     """Acknowledges messages by their receipt handles. A repeated acknowledgement is not an error."""
 
-    def __init__(self, table: PopTable, admission: PopAdmission) -> None:
+    def __init__(self, table: PopTable, admission: PopAdmission, waiting: PopWaiting) -> None:
         self._table = table
         self._admission = admission
+        self._waiting = waiting
 
     @answers(AckMessage)
     def acknowledge(self, header: AckMessage, call: Call) -> Reply:
@@ -39,7 +41,7 @@ class AckProcessor:
         handle = parse_receipt_handle(header.receipt_handle)
         check_handle(handle, header.queue_id, header.offset)
         self._admission.check(group, topic, header.queue_id, call.peer)
-        if expired := self._table.acknowledge(group, topic, handle, 1 << handle.offset - handle.start):
+        if expired := self._finish(group, topic, handle, 1 << handle.offset - handle.start):
             raise self._table.expired(group, topic, handle, expired)
         return Reply()
 
@@ -72,8 +74,18 @@ class AckProcessor:
             self._admission.check(ack.group, topic, ack.queue_id, call.peer)
         except MQError as error:
             return error
-        expired = self._table.acknowledge(ack.group, topic, handle, bits)
+        expired = self._finish(ack.group, topic, handle, bits)
         return self._table.expired(ack.group, topic, handle, expired) if expired else None
+
+    def _finish(self, group: str, topic: str, handle: ReceiptHandle, bits: int) -> int:
+        """Acknowledge messages, as `PopTable.acknowledge` does. Resume a waiting pop if an orderly queue is free then.
+
+        Source: RocketMQ 5.3.3, AckMessageProcessor.ackOrderly.
+        """
+        expired = self._table.acknowledge(group, topic, handle, bits)
+        if handle.revive_queue == ORDERLY_REVIVE_QUEUE and self._table.is_free(group, topic, handle.queue_id):
+            self._waiting.wake(group, topic)
+        return expired
 
     @answers(ChangeInvisibleTime)
     def change(self, header: ChangeInvisibleTime, call: Call) -> Reply:

@@ -244,6 +244,11 @@ class PopTable:
             bits = queue.unfinished_in(bits, handle.start)
         return bits
 
+    def is_free(self, group: str, topic: str, queue_id: int) -> bool:
+        """Return whether a group has no invisible messages in a queue."""
+        queue = self.in_flight.find(group, topic, queue_id)
+        return queue is None or not queue.in_flight
+
     def change(self, group: str, topic: str, handle: ReceiptHandle, invisible_ms: int) -> Pop:
         """Let a message become visible in `invisible_ms` from now on. Return the message's new pop.
 

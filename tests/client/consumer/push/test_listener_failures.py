@@ -93,6 +93,27 @@ async def test_what_a_listener_raises_fails_its_message_and_no_other(cluster, or
 
 
 @KINDS
+async def test_a_listener_that_empties_its_list_loses_no_message(cluster, orderly, in_task):
+    (first, *_) = await send(cluster, b"1", b"2", b"3")
+    bodies = []
+
+    def work(messages):
+        while messages:
+            bodies.append(messages.pop(0).body)
+            if len(bodies) == 1:
+                raise ValueError("not yet")
+
+    async with consuming(cluster, work, in_task=in_task, orderly=orderly) as consumer:
+        await until(lambda: len(bodies) >= (4 if orderly else 3))
+        await until(lambda: consumer._assigned[first.queue].safe_offset == 3)
+        assert consumer._assigned[first.queue].count == 0
+        if not orderly:
+            await cluster.clock.advance(11)  # the first message was sent back
+            await until(lambda: len(bodies) == 4)
+    assert sorted(bodies) == [b"1", b"1", b"2", b"3"]
+
+
+@KINDS
 async def test_what_a_listener_returns_and_cannot_be_written_fails_its_message(cluster, orderly, in_task, caplog):
     (first, *_) = await send(cluster, b"bad", b"good")
     bodies = []

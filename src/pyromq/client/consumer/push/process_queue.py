@@ -111,7 +111,7 @@ class ConsumeRequest:
         if not self.begin():
             return False
         try:
-            self.returned = self.listener.call(self.messages)
+            self.returned = self.listener.call(self.messages.copy())  # a listener may change the list that it gets
         except BaseException as error:  # noqa: BLE001  a listener may raise anything; the verdict tells what it means
             self._fail(error)
         return True
@@ -121,7 +121,7 @@ class ConsumeRequest:
         if not self.begin():
             return False
         try:
-            self.returned = await cast("Awaitable[object]", self.listener.call(self.messages))
+            self.returned = await cast("Awaitable[object]", self.listener.call(self.messages.copy()))
         except BaseException as error:
             if was_thrown_in(error):  # the consumer cancels this task: no failure of the listener
                 raise

@@ -31,7 +31,8 @@ from pyromq.remoting.headers import (
     SendMessageResponse,
 )
 from pyromq.store.json_file import JsonFile
-from pyromq.store.message_store import MessageStore
+from pyromq.store.message_store import MessageStore, QueueEntry
+from pyromq.store.queue.consume_queue import FILLER_SIZE
 from pyromq.store.store_config import DELAY_LEVELS_MS
 
 
@@ -540,6 +541,33 @@ def test_a_message_left_out_hides_no_copies_behind_it(alone, clock, config, monk
     monkeypatch.setattr(alone.store, "append", refuse_one)
     monkeypatch.setattr(alone.store, "append_batch", refuse_all)
     deliver(alone)
+    assert restarted(alone, config, clock).offsets() == {1: 5}
+
+
+def damage_body(alone, offset):
+    [entry] = alone.store.entries(SCHEDULE_TOPIC, 0, offset, 1)
+    record = alone.store.record_at(entry.log_offset)
+    place = bytes(record).index(b"hello")
+    record[place : place + 5] = b"hallo"
+
+
+def lose(alone, offset):
+    """Let a message be lost as recovery leaves it: its entry is a filler at the record before."""
+    [before] = alone.store.entries(SCHEDULE_TOPIC, 0, offset - 1, 1)
+    alone.store.queue_tail(SCHEDULE_TOPIC, 0).put(offset, QueueEntry(before.log_offset, FILLER_SIZE, 0))
+
+
+@pytest.mark.parametrize("harm", [damage_body, lose])
+@pytest.mark.parametrize("before", [True, False])
+def test_a_damaged_message_hides_no_copies_beside_it(alone, clock, config, harm, before):
+    for number in range(5):
+        park(alone, 1, b"hello" if number == 2 else b"%d" % number)
+    clock.jump(1)
+    if before:
+        harm(alone, 2)
+    deliver(alone)
+    if not before:
+        harm(alone, 2)
     assert restarted(alone, config, clock).offsets() == {1: 5}
 
 

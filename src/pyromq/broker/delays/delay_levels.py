@@ -455,7 +455,7 @@ class _Pending:
             if not entries:
                 return
             for offset, entry in enumerate(entries, self._read_to):
-                parked = self._store.message_at(entry.log_offset)
+                parked = self._store.message_of(entry, SCHEDULE_TOPIC, self._queue_id, offset)
                 if parked is not None:
                     self._ahead.append((offset, likeness_of(parked)))
             self._read_to += len(entries)

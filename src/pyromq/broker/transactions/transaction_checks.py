@@ -18,11 +18,11 @@ from pyromq.broker.shared_state import SharedState
 from pyromq.broker.transactions.half_messages import Half, half_copy, real_queue
 from pyromq.errors import MessageRefused, StoreCorrupt
 from pyromq.logs import logger_of
-from pyromq.message import Property
+from pyromq.message import Property, StoredMessage
 from pyromq.names import TRANSACTION_GIVE_UP_TOPIC
 from pyromq.net.tasks import Alarm
 from pyromq.permissions.account import PUB
-from pyromq.record import StoredMessage, encode
+from pyromq.record import encode
 from pyromq.remoting.dispatch import Peer
 from pyromq.remoting.headers import CheckTransaction
 from pyromq.store.disk import readable

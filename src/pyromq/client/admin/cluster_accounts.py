@@ -133,5 +133,5 @@ def _merged(known: Sequence[str] | None, changes: Mapping[str, str] | None) -> s
     """Return the known rights with `changes`, in the form of a request; None if `changes` is None."""
     if changes is None:
         return None
-    rights = _by_name(known) | changes
+    rights = _by_name(known) | dict(changes)
     return ",".join(f"{name}={right}" for name, right in rights.items() if right)

@@ -317,6 +317,25 @@ def test_who_comes_back_while_his_topics_leave_has_all_of_them(table, monkeypatc
     assert all(addresses(table, topic) == {"a": {0: MASTER.address}} for topic in many("t", 8))
 
 
+@pytest.mark.parametrize("before", [("one",), ()])
+def test_a_broker_that_is_removed_while_it_registers_again_keeps_its_routes(table, monkeypatch, before):
+    monkeypatch.setattr(routes, "AT_ONCE", 3)
+    for connection in before:
+        register(table, MASTER, *many("t", 8), connection=connection)
+    registering = table.registering(MASTER, announced(*many("t", 8), version=2), now=1, connection="two")
+    for _ in range(2):
+        registering.send(None)
+    table.connection_closed("one")
+    run_blocking(registering)
+    while table.is_leaving:
+        table.remove_some()
+    assert all(addresses(table, topic) == {"a": {0: MASTER.address}} for topic in many("t", 8))
+    table.connection_closed("two")
+    while table.is_leaving:
+        table.remove_some()
+    assert not names(table.topics())
+
+
 @pytest.mark.parametrize("count", [-1, 65_537, 3_000_000, 2_147_483_647])
 @pytest.mark.parametrize("field", ["read_queues", "write_queues"])
 def test_a_topic_with_more_queues_than_a_broker_may_have_is_left_out_and_told(table, caplog, field, count):

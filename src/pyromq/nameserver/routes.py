@@ -125,8 +125,8 @@ class RouteTable:
         from the registration stay, as in RocketMQ. Topics missing in the table are always entered. After the table has
         lost topics, a broker may register one new topic alone, under the version of all topics. A topic with an absurd
         value is left out: each queue costs every client an object. Java clients cannot read a route with a number of
-        more than 32 bits. Raises `LimitReached`, or `BrokerError` for a former master of a replica set, before any
-        change.
+        more than 32 bits. A broker that is removed meanwhile is entered again. Raises `LimitReached`, or `BrokerError`
+        for a former master of a replica set, before any change.
         """
         self._check_epoch(broker)
         self._check_room(broker, registration, connection)
@@ -158,6 +158,9 @@ class RouteTable:
                     *(excerpt(left_out[0].read_queues), excerpt(left_out[0].write_queues)),
                     *(excerpt(left_out[0].permission), excerpt(left_out[0].sys_flag), MAX_QUEUES, _ALL_PERMISSIONS),
                 )
+            if not self._has_address(broker):  # for example because the broker's former connection closed meanwhile
+                await self.registering(broker, registration, now=now, ha_address=ha_address, connection=connection)
+                return
             self._absent.returned(broker.name)
         self._live[broker.address] = _LiveBroker(broker, now, version, ha_address, connection)
         if registration.filter_servers:
@@ -223,6 +226,11 @@ class RouteTable:
                 " clients reach only the one that registered last; give one of them another brokerName (--broker-name)",
                 *(broker.name, broker.broker_id, broker.address, address),
             )
+
+    def _has_address(self, broker: BrokerIdentity) -> bool:
+        """Return whether the address of a broker is entered under its broker name."""
+        known = self._brokers.get(broker.name)
+        return known is not None and broker.address in known.addresses.values()
 
     def _enter_address(self, broker: BrokerIdentity) -> bool:
         """Enter the address of a broker.

@@ -102,3 +102,14 @@ async def test_a_full_disk_copies_no_message_of_a_pop_again(config, clock, calle
         disk.refuse = lambda kind, path: None
         await after(clock, 1)
         assert [body[:1] for body in bodies(await popper.pop())] == [b"a", b"b"]
+
+
+async def test_a_damaged_retry_holds_up_no_others(broker, orders, popper, clock):
+    await send(orders, "a", "b")
+    await popper.pop(invisible_ms=1_000)
+    await after(clock, 1)
+    record = broker.store.message(pop_retry_topic("g", "orders"), 0, 0)
+    at = record.log_offset + 4  # the record's magic
+    broker.store._log.memory[at : at + 4] = bytes(4)
+    received = [each for _ in range(5) for each in await popper.pop()]
+    assert bodies(received) == [b"b"]

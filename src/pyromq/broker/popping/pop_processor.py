@@ -15,7 +15,7 @@ from pyromq.broker.popping.pop_admission import ANY_QUEUE, PopAdmission, check_c
 from pyromq.broker.popping.pop_table import RENEWED_MS, PopTable
 from pyromq.broker.popping.pop_waiting import PopWaiting
 from pyromq.broker.shared_state import SharedState
-from pyromq.errors import ResponseCode, StoreNotWritable
+from pyromq.errors import ResponseCode, StoreCorrupt, StoreNotWritable
 from pyromq.filter.filter import Filter, check_length, filter_of
 from pyromq.message import Property, StoredMessage, encode_properties
 from pyromq.names import pop_retry_topic, retry_topic
@@ -263,12 +263,21 @@ class PopProcessor:
 
         Groups and topics whose joined names are equal share a retry topic. Messages of other topics are left out.
         """
-        messages = [message for view in found.records for message in decode_all(view)]
+        messages = self._decoded(queue, found)
         messages = [each for each in messages if each.properties.get(Property.RETRY_TOPIC) in (None, header.topic)]
         return {
             message.queue_offset: encode(_with_handle(message, header, self._config.name, messages[0], pop_ms))
             for message in messages
         }
+
+    def _decoded(self, queue: PoppedQueue, found: ReadResult) -> list[StoredMessage]:
+        """Return the messages that a read found. Damaged messages are left out: they must not block the queue."""
+        try:
+            return [message for view in found.records for message in decode_all(view)]
+        except StoreCorrupt:
+            offsets = range(queue.next_offset, found.next_offset)
+            found_at = (self._store.message(queue.topic, queue.queue_id, offset) for offset in offsets)
+            return [message for message in found_at if message is not None]
 
     def _answer(self, header: PopMessage, round_: _Round) -> Reply:
         response = PopMessageResponse(

@@ -3,10 +3,11 @@
 import pytest
 
 from pyromq.broker.consuming import queue_locks
-from pyromq.broker.consuming.queue_locks import GRACE_SECONDS, QueueLocks
+from pyromq.broker.consuming.queue_locks import GRACE_SECONDS, QueueLockProcessor, QueueLocks
 from pyromq.errors import LimitReached
 from pyromq.message import MessageQueue
 from pyromq.remoting.bodies import LockedQueues, QueueLock, WireQueue, decode_body, encode_body
+from pyromq.remoting.command import Call
 from pyromq.remoting.dispatch import Dispatcher
 from pyromq.remoting.headers import LockQueues, UnlockQueues
 from pyromq.remoting.remoting_session import RemotingSession
@@ -241,6 +242,20 @@ async def test_a_refused_client_that_asks_for_the_tie_is_told_who_holds_the_lock
 
 def queues_of(topic, count):
     return [MessageQueue(topic, "broker-a", queue_id) for queue_id in range(count)]
+
+
+def test_a_holder_that_unlocks_before_the_refusal_is_answered_is_not_named(locks, connect):
+    locks.lock("g", "me", [FIRST, SECOND])
+    asked = QueueLock("g", "you", [WireQueue.of(FIRST), WireQueue.of(SECOND)], tied_to_connection=True)
+    header, body = LockQueues(), encode_body(asked)
+    locking = QueueLockProcessor(locks).lock(header, Call(0, header=header, body=body, peer=connect()))
+    locking.send(None)  # the answer waits for the next slice of time
+    locks.unlock("g", "me", [FIRST])
+    with pytest.raises(StopIteration) as ended:
+        while True:
+            locking.send(None)
+    locked = decode_body(LockedQueues, ended.value.value.body)
+    assert [(each.queue.queue, each.client_id) for each in locked.refused] == [(SECOND, "me")]
 
 
 def test_a_group_has_its_share_of_locks_and_the_next_one_finds_some(clock):

@@ -256,7 +256,7 @@ class QueueLockProcessor:
         holders = self._queue_locks.holders(group)
         return [
             LockHolder(queue=WireQueue.of(queue), client_id=holders[queue][0], age_ms=int(holders[queue][1] * 1000))
-            for queue in sorted(queues)
+            for queue in sorted(queues & holders.keys())  # a lock may have ended meanwhile
         ]
 
     @answers(UnlockQueues)

@@ -33,7 +33,7 @@ class StreamPlanning:
         self._queues = ReadBounds(options, client)
         self._clock = clock
         self._first: StreamOffset | None = None
-        self._ends_here = False
+        self.ends_here = False  # whether this run ends at the ends of queues when it began (Trigger.AvailableNow)
         self._target: Positions | None = None  # ends of this run with AvailableNow, set by the first micro-batch
         self._latest: Positions = {}
         self._absent: set[TopicAtBroker] = set()
@@ -47,7 +47,7 @@ class StreamPlanning:
         """Return the offset where a query without a checkpoint begins. All calls of a run return the same offset."""
         if self._first is None:
             began = QueryStart(self._clock.now_ms(), tuple(self._client.brokers()))
-            self._queues.check_absent(required=self._ends_here)
+            self._queues.check_absent(required=self.ends_here)
             bounds = self._client.live_bounds(self._queues.queue_bounds())
             positions = self._queues.beginnings(bounds, default="latest")
             self._first = StreamOffset(
@@ -57,7 +57,7 @@ class StreamPlanning:
 
     def end_here(self) -> None:
         """End this run at the present ends of the queues, for Trigger.AvailableNow."""
-        self._ends_here = True
+        self.ends_here = True
 
     def next(self, start: StreamOffset, *, limited: bool = True) -> StreamOffset:
         """Return the end of the next micro-batch; an offset with equal positions if there is nothing to read.
@@ -75,13 +75,13 @@ class StreamPlanning:
             raise Unavailable(f"a topic was deleted during planning: {error}") from error
 
     def _next(self, start: StreamOffset, limited: bool) -> StreamOffset:
-        if self._ends_here and self._target is None:
+        if self.ends_here and self._target is None:
             self._queues.check_absent(set(map(_place, start.positions)))
         bounds = self._queues.queue_bounds(start.positions)
         bounds |= self._client.live_bounds({queue: bounds[queue] for queue in bounds.keys() - start.positions.keys()})
         self._latest = {queue: end for queue, (_, end) in bounds.items()}
         recreated = self._report_losses(start, bounds)
-        if self._ends_here and self._target is None:
+        if self.ends_here and self._target is None:
             self._target = self._latest
         begin = {
             queue: place for queue in bounds if (place := self._begin(start, queue, bounds, recreated)) is not None
@@ -102,11 +102,6 @@ class StreamPlanning:
             start.began,
             {queue: begin[queue] for queue in moved if queue not in start.positions or _place(queue) in recreated},
         )
-
-    @property
-    def ends_here(self) -> bool:
-        """Whether this run ends at offsets that were fixed when the run began (Trigger.AvailableNow)."""
-        return self._ends_here
 
     def latest(self) -> StreamOffset | None:
         """Return the ends of all queues that the last call of `next` found; None before the first call."""
@@ -202,7 +197,7 @@ class StreamPlanning:
             for queue, offset in start.positions.items()
             if _place(queue) in absent and queue.broker_name not in retired and self._is_unread(queue, offset)
         )
-        if waited_for and (self._ends_here or not bounds):
+        if waited_for and (self.ends_here or not bounds):
             topic, broker = waited_for[0]
             self._queues.check_registered([broker], f"topic {topic} was read from it before")
             raise Unavailable(

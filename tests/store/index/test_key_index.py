@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
+from errno import ENOSPC
 from pathlib import Path
 from threading import Thread
 
@@ -11,7 +12,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.broker.consuming.cold import forget, waits_of_this_thread
 from tests.slow_work import steps_of
-from tests.store.making import NOON_MS, TOPIC, StoppedClock, crashed_copy, files_below, fill, message, opened
+from tests.store.making import (
+    ADDRESS,
+    NOON_MS,
+    SMALL,
+    TOPIC,
+    StoppedClock,
+    crashed_copy,
+    files_below,
+    fill,
+    message,
+    opened,
+)
 
 from pyromq.errors import StoreCorrupt
 from pyromq.java_hash import java_hash
@@ -23,6 +35,8 @@ from pyromq.store.disk import LOCAL_DISK
 from pyromq.store.index import index_file
 from pyromq.store.index.index_file import key_hashes
 from pyromq.store.message_store import MessageStore
+from pyromq.store.store_config import StoreConfig
+from pyromq.testing import SimulatedDisk
 
 EVER = (0, (1 << 63) - 1)
 
@@ -210,6 +224,27 @@ def test_crash_loses_no_key(tmp_path: Path, power_loss: bool) -> None:
     with opened(copy) as store:
         assert found(store, "even") == [b"body %d" % n for n in range(58, -1, -2)]
     assert contents(copy) == contents(tmp_path / "first")
+
+
+@pytest.mark.parametrize("entered", [0, 31])
+def test_a_full_disk_keeps_no_part_of_an_index_file(entered: int) -> None:
+    disk, clock = SimulatedDisk(), StoppedClock()
+    config = StoreConfig(Path("/srv/store"), **SMALL)  # type: ignore[arg-type]
+    store = MessageStore(config, clock, store_address=ADDRESS, disk=disk)
+    store.open()
+    for number in range(entered):
+        store.append(message(number, KEYS=f"k{number}"))
+    assert store.index_step(60)
+    store.append(message(entered, KEYS="last"))
+    before = disk.paths()
+    disk.refuse = lambda kind, path: ENOSPC if kind == "allocate" and path.parent.name == "index" else None
+    for _ in range(3):
+        clock.ms += 500
+        assert store.index_step(60)  # nothing can be done now
+    assert disk.paths() == before
+    disk.refuse = lambda kind, path: None
+    assert found(store, "last") == [b"body %d" % entered]
+    store.close()
 
 
 def test_index_can_be_switched_off(tmp_path: Path) -> None:

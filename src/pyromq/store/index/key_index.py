@@ -286,10 +286,16 @@ class KeyIndex:
         last = self.files[-1] if self.files else None
         if last is not None:
             last.write_header()
-            self._unflushed.append(last)
         self._disk.make_folder(self._folder)
         file = IndexFile(self._fresh_path(), self._slots, self._entries, self._disk)
-        file.create(end_ms=last.end_ms if last else 0, end_log_offset=last.end_log_offset if last else 0)
+        try:
+            file.create(end_ms=last.end_ms if last else 0, end_log_offset=last.end_log_offset if last else 0)
+        except OSError:
+            with contextlib.suppress(OSError):
+                file.file.delete()  # the next attempt has another name, and needs the disk space
+            raise
+        if last is not None:
+            self._unflushed.append(last)
         self.files.append(file)
         return file
 

@@ -35,6 +35,7 @@ from pyromq.remoting.headers import (
     OffsetResponse,
     ResetClientOffset,
     SaveGroup,
+    SendMessageBack,
     TopicSettings,
     UpdateConsumerOffset,
 )
@@ -161,6 +162,18 @@ async def test_a_deleted_topic_loses_the_offsets_of_every_group_for_good(caller,
     again = ConsumerOffsets(JsonFile(config.data / "config" / "consumerOffset.json"))
     again.load()  # as after a crash
     assert again.table() == broker.offsets.table()
+
+
+async def test_deleting_a_topic_keeps_the_retries_of_a_group_whose_name_ends_with_the_topic(caller, broker):
+    await caller.send("orders")
+    await commit(caller, "billing", "orders", 0, 1)
+    await caller.beat("one", group="billing_orders")
+    (message,) = await caller.messages("orders", 0)
+    await caller.ask(SendMessageBack(message.log_offset, "billing_orders", 0, origin_topic="orders"))
+    retries = "%RETRY%billing_orders"
+    assert broker.topics.find(retries) is not None
+    await caller.ask(DeleteTopic(topic="orders"))
+    assert broker.topics.find(retries) is not None
 
 
 class HangingDisk(LocalDisk):

@@ -41,6 +41,7 @@ class TopicProcessor:
     def __init__(self, state: SharedState) -> None:
         self._store = state.store
         self._topics = state.topics
+        self._groups = state.groups
         self._offsets = state.offsets
         self._connections = state.connections
         self._config = state.config
@@ -110,10 +111,16 @@ class TopicProcessor:
         return Reply()
 
     def _shares_retries(self, group: str, topic: str) -> bool:
-        """Return whether another group and topic have this retry topic: `a_b` and `c` share it with `a` and `b_c`."""
-        words = f"{group}_{topic}".split("_")
+        """Return whether another group has this retry topic.
+
+        `a_b` and topic `c` share the retry topic of `a` and topic `b_c`, which is also the retry topic of group
+        `a_b_c`.
+        """
+        name = f"{group}_{topic}"
+        words = name.split("_")
         pairs = [("_".join(words[:at]), "_".join(words[at:])) for at in range(1, len(words))]
-        return any(self._offsets.of_topic(*pair) for pair in pairs if pair != (group, topic))
+        is_popped = any(self._offsets.of_topic(*pair) for pair in pairs if pair != (group, topic))
+        return is_popped or self._groups.find(name) is not None
 
     async def _delete(self, name: str, call: Call) -> None:
         # Offsets go first, then settings, then queues: after a crash in between, a new topic inherits no offsets.

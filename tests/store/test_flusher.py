@@ -131,6 +131,27 @@ def test_broken_disk_ends_appends_and_close_says_so(tmp_path: Path, monkeypatch:
         assert bodies(again) == [b"body 0"]
 
 
+@pytest.mark.parametrize("count", [0, 20])
+def test_a_flush_that_fails_while_an_append_waits_for_disk_space_ends_appends(count: int) -> None:
+    disk = SimulatedDisk()
+    config = StoreConfig(Path("/srv/store"), **SMALL)  # type: ignore[arg-type]
+    store = MessageStore(config, StoppedClock(), store_address=ADDRESS, disk=disk)
+    store.open()
+    fill(store, count)
+
+    def fail(kind: str, path: Path) -> None:
+        if path.parent.name == "commitlog" and kind in ("allocate", "create"):
+            store._log.refuse("a flush failed")  # as the flusher's thread does at any moment
+
+    disk.refuse = fail
+    with pytest.raises(StoreNotWritable, match="a flush failed"):
+        fill(store, 40)
+    end = store.max_log_offset
+    with pytest.raises(StoreNotWritable, match="a flush failed"):
+        store.append(message())
+    assert store.max_log_offset == end
+
+
 def test_close_flushes_and_the_checkpoint_tells_how_far(tmp_path: Path) -> None:
     clock = StoppedClock()
     with opened(tmp_path, clock) as store:

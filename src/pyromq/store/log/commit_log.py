@@ -201,6 +201,9 @@ class CommitLog(LogTail):
         except OSError as error:
             raise self._cannot_extend(error) from error
         self._set_limit()
+        if refusal := self.refusal:  # the flusher's thread has called `refuse` meanwhile
+            self.limit = _NO_APPENDS
+            raise StoreNotWritable(refusal)
 
     def _cannot_extend(self, error: OSError) -> StoreNotWritable:
         advice = disk_advice(error, "messages are accepted again")

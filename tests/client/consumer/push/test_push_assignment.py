@@ -8,6 +8,7 @@ from tests.waiting import PATIENCE_SECONDS
 
 from pyromq.client.client_config import ConsumeFrom, ConsumerConfig
 from pyromq.client.consumer.assignment import ACQUIRE_SECONDS, QueueLockClient
+from pyromq.client.consumer.push.process_queue import OPEN
 from pyromq.client.consumer.push.push_consumer import AsyncConsumer
 from pyromq.errors import DeadlineExceeded
 from pyromq.message import Message
@@ -126,3 +127,48 @@ async def test_a_queue_that_its_former_owner_still_locks_is_waited_for(cluster, 
         async with asyncio.timeout(PATIENCE_SECONDS):
             while queue not in consumer.assignment:
                 await clock.advance(0.1)
+
+
+@pytest.mark.parametrize(
+    ("orderly", "is_late"),
+    [(False, True), (True, True), (True, False)],
+    ids=["during it", "during it, orderly", "before it, orderly"],
+)
+async def test_a_reset_around_a_revocation_counts_for_the_next_owner(cluster, send, consuming, until, orderly, is_late):
+    (sent, *_) = await send(range(3), key="k")
+    offsets, release = [], asyncio.Event()
+
+    async def work(messages):
+        offsets.append(messages[0].queue_offset)
+        if offsets[-1] == 2:
+            await release.wait()
+
+    async with consuming(work, orderly=orderly, commit_seconds=3600) as consumer:
+        await until(lambda: 2 in offsets)
+        assigned = consumer._assigned[sent.queue]
+        if not is_late:
+            consumer._assignment.reset({sent.queue: 1})
+        consumer.unsubscribe("orders")
+        await until(lambda: assigned.state is not OPEN)
+        if is_late:
+            consumer._assignment.reset({sent.queue: 1})
+        await until(lambda: sent.queue not in consumer.assignment)
+        release.set()
+        await until(lambda: not consumer._assignment.queues.held)
+        assert not consumer._assignment._loops
+        assert cluster.broker.offsets.find("workers", "orders", sent.queue.queue_id) == 1
+
+
+async def test_a_reset_that_waits_for_a_listener_counts_when_the_consumer_closes(cluster, send, consuming, until):
+    (sent, *_) = await send(range(3), key="k")
+    offsets = []
+
+    async def work(messages):
+        offsets.append(messages[0].queue_offset)
+        if offsets[-1] == 2:
+            await asyncio.Event().wait()
+
+    async with consuming(work, orderly=True, commit_seconds=3600, close_seconds=0.01) as consumer:
+        await until(lambda: 2 in offsets)
+        consumer._assignment.reset({sent.queue: 1})
+    assert cluster.broker.offsets.find("workers", "orders", sent.queue.queue_id) == 1

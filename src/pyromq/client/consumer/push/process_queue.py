@@ -168,6 +168,7 @@ class ProcessQueue:
         self.next_offset = next_offset
         self.now = now
         self.state = OPEN
+        self.revoked = False  # True from the beginning of its revocation on: another member may consume it next
         self.changed = asyncio.Event()
         self.requests: deque[ConsumeRequest] = deque()
         self.count = 0  # messages in `requests`

@@ -103,13 +103,13 @@ class PushAssignment:
     def reset(self, offsets: dict[MessageQueue, int]) -> None:
         """Move assigned queues to these offsets and commit the offsets; messages in flight are dropped.
 
-        Called for an administrator's reset, and for a deleted topic.
+        Offsets of queues that are being revoked are only committed. Called for an administrator's reset, and for a
+        deleted topic.
         """
         for queue, offset in offsets.items():
             self._left.pop(queue, None)
-            if (held := self.queues.held.get(queue)) is not None and held is not self._assigned.get(queue):
-                held.drop()  # the queue was revoked, but its listener is still running
-            if (assigned := self._assigned.get(queue)) is not None:
+            assigned = self._assigned.get(queue) or self.queues.held.get(queue)
+            if assigned is not None:
                 waiting = assigned in self._resets
                 self._resets[assigned] = offset
                 if not waiting:
@@ -142,10 +142,9 @@ class PushAssignment:
         return assigned
 
     def stop(self, assigned: ProcessQueue) -> None:
-        """Stop pulling a queue, and call no further listener for it."""
-        assigned.close()
-        if (loop := self._loops.pop(assigned, None)) is not None:
-            loop.cancel()
+        """Stop pulling a revoked queue, and call no further listener for it."""
+        assigned.revoked = True
+        self._halt(assigned)
 
     def is_busy(self, assigned: ProcessQueue) -> bool:
         return assigned.running
@@ -185,14 +184,23 @@ class PushAssignment:
         self._loops[assigned] = self._tasks.start(self._pulls.run(assigned), name=f"pull {queue}")
         return assigned
 
+    def _halt(self, assigned: ProcessQueue) -> None:
+        assigned.close()
+        if (loop := self._loops.pop(assigned, None)) is not None:
+            loop.cancel()
+
     async def _reset(self, assigned: ProcessQueue) -> None:
-        self.stop(assigned)
-        if self._strict:
+        self._halt(assigned)
+        if self._strict and not assigned.revoked:
             await assigned.drain()  # an orderly queue has one listener at a time
         offset = self._resets.pop(assigned)
-        if self._assigned.get(assigned.queue) is not assigned:
-            return  # the queue was revoked meanwhile
         assigned.drop()
+        if assigned.revoked:  # the next owner begins at the offset
+            for failure in (await self._offsets.save({assigned.queue: offset})).values():
+                logger.warning(
+                    "group %s: offset %d of %s is not stored: %s", self._group, offset, assigned.queue, failure
+                )
+            return
         moved = self._pull(assigned.queue, offset, assigned.allowed_until, assigned.lock_address)
         moved.lock_lost = assigned.lock_lost
         self._assigned[assigned.queue] = self.queues.held[assigned.queue] = moved
@@ -200,7 +208,9 @@ class PushAssignment:
         await self._save([moved])
 
     async def _save(self, queues: Iterable[ProcessQueue]) -> None:
-        offsets = {assigned: assigned.safe_offset for assigned in queues if not assigned.dropped}
+        offsets = {
+            assigned: self._resets.get(assigned, assigned.safe_offset) for assigned in queues if not assigned.dropped
+        }
         moved = {assigned: offset for assigned, offset in offsets.items() if offset != assigned.committed}
         failures = await self._offsets.save({assigned.queue: offset for assigned, offset in moved.items()})
         late: dict[tuple[str, str], list[str]] = {}

@@ -82,6 +82,18 @@ def test_a_stream_begins_at_the_end_unless_told_otherwise(topic):
     assert topic.at(StreamPlanning(options, client_of(options), FakeClock()).first()) == [5, 0, None]
 
 
+@pytest.mark.parametrize("place", ["latest", "table"])
+def test_a_restart_before_the_first_message_continues_at_the_end_of_the_first_run(topic, place):
+    topic.send(5)
+    ends = json.dumps({topic.name: {"broker-a": {"0": -1}}})
+    options = {"startingOffsets": ends if place == "table" else place}
+    begin = topic.planning(**options).first()
+    saved = topic.planning(**options).next(begin)
+    assert saved != begin  # Spark plans a micro-batch without rows, which saves the offsets
+    topic.send(2)
+    assert topic.ranges(topic.planning(**options), saved, topic.planning(**options).next(saved)) == [(0, 5, 7)]
+
+
 def test_offsets_are_the_same_text_whatever_the_order_they_were_found_in(topic):
     topic.send(3)
     start = topic.planning().first()

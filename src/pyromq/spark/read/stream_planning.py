@@ -14,6 +14,7 @@ from pyromq.clock import Clock
 from pyromq.errors import MQError, TopicNotFound, Unavailable, UsageError
 from pyromq.logs import logger_of
 from pyromq.message import MessageQueue
+from pyromq.spark.option_values import LATEST
 from pyromq.spark.read.bounds import Bounds, Positions, ReadBounds, deletion, queue_name, report_loss
 from pyromq.spark.read.plan import QueueRange, share
 from pyromq.spark.read.read_options import ReadOptions
@@ -50,9 +51,9 @@ class StreamPlanning:
             self._queues.check_absent(required=self.ends_here)
             bounds = self._client.live_bounds(self._queues.queue_bounds())
             positions = self._queues.beginnings(bounds, default="latest")
-            self._first = StreamOffset(
-                positions, self._marks(positions, bounds, {}), began, is_new=self._begins_at_ends
-            )
+            table = self._options.starting_offsets
+            is_new = self._begins_at_ends or (isinstance(table, dict) and LATEST in table.values())
+            self._first = StreamOffset(positions, self._marks(positions, bounds, {}), began, is_new=is_new)
         return self._first
 
     def end_here(self) -> None:

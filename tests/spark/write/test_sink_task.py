@@ -140,6 +140,13 @@ def test_a_writer_whose_rows_lose_fails(namesrv, topic, seen):
     assert bodies(seen(topic)) == [b"1", b"2"]
 
 
+def test_a_repeated_write_with_dropped_null_bodies_is_skipped(namesrv, topic, seen):
+    options = options_of(namesrv, topic, delivery="exactlyOnce", nullBody="drop")
+    for _ in range(2):
+        commit_reports(options, [run(options, batch("1", None, "2"), write=topic)])
+    assert bodies(seen(topic)) == [b"1", b"2"]
+
+
 def test_an_aborted_write_is_rolled_back_unless_it_was_committed(namesrv, topic, seen):
     options = options_of(namesrv, topic, delivery="exactlyOnce")
     lost = run(options, batch("lost"), write=topic)

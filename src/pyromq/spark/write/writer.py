@@ -132,7 +132,9 @@ def _decide(options: SinkOptions, reports: Sequence[TaskReport]) -> None:
                 f"{write} was decided for another writer while this one sent its rows; none of these rows becomes"
                 " visible. Run the write again: then its rows are compared with the decided write"
             )
-        rows = None if options.too_large == DROP else sum(report.given for report in reports)
+        # A skipped task does not know how many of its rows it would have dropped.
+        drops = DROP in (options.too_large, options.null_body)
+        rows = None if drops else sum(report.given for report in reports)
         check_repeated(DecidedWrite(write, outcome.content, outcome.messages), content=content, rows=rows)
     if options.wait_visible and not outcome.visible:
         wait_until_visible(options, client, outcome)

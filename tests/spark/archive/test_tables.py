@@ -9,6 +9,7 @@ pytest.importorskip("numpy")
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
 from pyromq.errors import BatchDecided, UsageError
@@ -51,12 +52,16 @@ class Archive:
         return open_table(self.location, self.form).commit(query, batch, files, SCHEMA, content=content)
 
     def offsets(self):
+        return sorted(self.table().column("queueOffset").to_pylist())
+
+    def topics(self):
+        return sorted(set(self.table().column("topic").to_pylist()))
+
+    def table(self):
         if self.form == "delta":
             deltalake = pytest.importorskip("deltalake")
-            table = deltalake.DeltaTable(self.location).to_pyarrow_table()
-        else:
-            table = ds.dataset(self.location, format="parquet", partitioning="hive").to_table()
-        return sorted(table.column("queueOffset").to_pylist())
+            return deltalake.DeltaTable(self.location).to_pyarrow_table()
+        return ds.dataset(self.location, format="parquet", partitioning="hive").to_table()
 
 
 @pytest.fixture(params=["parquet", "delta"])
@@ -79,6 +84,16 @@ def test_days_are_those_of_utc_in_a_session_of_another_time_zone(archive):
     assert [file.date for file in files] == ["2026-01-31"]
     assert archive.commit(files)
     assert archive.offsets() == [0, 1]
+
+
+@pytest.mark.parametrize("column", ["topic", "storeTimestamp"])
+def test_a_row_without_its_folder_is_refused(column, tmp_path):
+    batch = pa.concat_batches([rows([0]), rows([1], topic="other"), rows([2])])
+    places = pa.array([True, True, False])
+    values = pc.if_else(places, batch.column(column), None)
+    batch = batch.set_column(COLUMNS.index(column), SCHEMA.field(column), values)
+    with pytest.raises(UsageError, match=f"an archive needs column {column} in each row, and it is null in 1 row"):
+        write_files(open_root(str(tmp_path)), [batch], query="query", batch=0)
 
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path):

@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from pyromq.errors import UsageError
+from pyromq.plural import counted
 from pyromq.spark.micro_batch import Root
 
 BOOKS = "_pyromq"  # folder of the commits: Parquet readers ignore names that begin with an underscore
@@ -84,6 +85,12 @@ def _parts(rows: pa.RecordBatch) -> Iterator[tuple[str, str, pa.RecordBatch]]:
         raise UsageError(f"an archive needs column {missing[0]}; select it in the query")
     if not rows.num_rows:
         return
+    for name in ("topic", "storeTimestamp"):  # without them, a row has no folder
+        if nulls := rows.column(name).null_count:
+            raise UsageError(
+                f"an archive needs column {name} in each row, and it is null in {counted(nulls, 'row')}; filter such"
+                " rows in the query"
+            )
     # Spark passes times in the time zone of its session.
     times, topics = rows.column("storeTimestamp").cast(pa.timestamp("us", "UTC")), rows.column("topic")
     different = pc.unique(topics).to_pylist()

@@ -88,7 +88,8 @@ async def serve_both(
     async with AsyncExitStack() as stack:
         name_server = await _start(stack, NameServer(names), option="--namesrv-port")
         local = "127.0.0.1" if names.host in EVERYWHERE else names.host
-        config = replace(config, namesrv=(join_address(local, name_server.port), *config.namesrv))
+        namesrv = join_address(local, name_server.port)
+        config = replace(config, namesrv=(namesrv, *config.namesrv))
         broker = await _start(stack, Broker(config), option="--broker-port")
         address = join_address(config.advertised_ip, name_server.port)
         click.echo(f"name server  {address}")
@@ -96,7 +97,6 @@ async def serve_both(
         await _start_metrics(stack, metrics, name_server, broker)
         _show_security(config.host, config.tls, permissions=config.permissions)
         if proxy is not None:
-            namesrv = join_address(local, name_server.port)
             await _start_proxy(stack, proxy, host=config.host, namesrv=namesrv)
         option = "" if address == f"127.0.0.1:{NAMESRV_PORT}" else f" --namesrv {address}"
         if config.tls is not None and config.tls.mode is TlsMode.ENFORCING:
@@ -106,9 +106,7 @@ async def serve_both(
         click.echo(f"try          pyromq send greetings 'hello world'{option}")
         click.echo(f"             pyromq consume greetings --from beginning{option}")
         if console is not None:
-            await stack.enter_async_context(
-                _child_process("console", [*console, "--namesrv", f"{local}:{name_server.port}"])
-            )
+            await stack.enter_async_context(_child_process("console", [*console, "--namesrv", namesrv]))
         await _until_stopped()
 
 

@@ -80,6 +80,16 @@ def test_accounts_are_made_listed_and_deleted(tmp_path, capsys):
     assert run(["console", "account", "delete", "ben", *of]) == 0
 
 
+def test_an_empty_password_file_changes_nothing(tmp_path, capsys):
+    password = tmp_path / "password"
+    password.write_text("correct horse\n")
+    account = ["console", "account", "set", "anna", "--password-file", str(password), "--data", str(tmp_path)]
+    assert run([*account, "--role", "admin"]) == 0
+    password.write_text("\n")
+    assert run(account) == 2
+    assert "the file of the password is empty" in capsys.readouterr().err
+
+
 def test_a_port_for_metrics_that_is_taken_or_has_none_is_said(tmp_path, capsys):
     of = ("--port", "0", "--data", str(tmp_path))
     assert run(["console", *of, "--metrics-host", "127.0.0.1"]) != 0

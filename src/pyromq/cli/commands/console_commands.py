@@ -15,12 +15,12 @@ from pyromq.cli.command_tree import Group
 from pyromq.cli.connection_options import connections, metrics_options, namesrv_option
 from pyromq.cli.ranges import Folder, WholeNumber
 from pyromq.cli.render import output_option, show_rows
+from pyromq.cli.server_properties import metrics_config
 from pyromq.errors import UsageError
 from pyromq.extras import install_command, is_installed
 
 if TYPE_CHECKING:
     from pyromq.console.security.console_accounts import ConsoleAccounts
-    from pyromq.metrics.config import MetricsConfig
 
 DEFAULT_DATA = Path("pyromq-console")
 
@@ -93,7 +93,7 @@ def console(
         tls_key=key,
         behind_tls=behind_tls,
         names=names,
-        metrics=_metrics(metrics_port, metrics_host),
+        metrics=metrics_config({}, port=metrics_port, host=metrics_host),
     )
     if proxies:
         if not behind_tls:
@@ -136,6 +136,8 @@ def set_account(name: str, role: str | None, password_file: TextIO | None, data:
     accounts = _accounts(data)
     if password_file is not None:
         password = password_file.read().rstrip("\n")
+        if not password:  # a prompt's empty answer keeps the password
+            raise click.UsageError("the file of the password is empty")
     else:
         password = click.prompt("Password", hide_input=True, confirmation_prompt=True, default="", show_default=False)
     saved = accounts.save(name, role=role, password=password or None)
@@ -156,17 +158,6 @@ def _accounts(data: Path) -> ConsoleAccounts:
     from pyromq.console.security.console_accounts import ConsoleAccounts
 
     return ConsoleAccounts(data / "accounts.json")
-
-
-def _metrics(port: int | None, host: str | None) -> MetricsConfig | None:
-    """Return the settings of the metrics port, None without one."""
-    if port is None:
-        if host is not None:
-            raise click.UsageError("--metrics-host is the address of the metrics port: give --metrics-port too")
-        return None
-    from pyromq.metrics.config import MetricsConfig
-
-    return MetricsConfig(port) if host is None else MetricsConfig(port, host)
 
 
 def check_installed() -> None:

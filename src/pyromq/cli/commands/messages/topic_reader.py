@@ -27,9 +27,7 @@ from pyromq.message import MessageQueue, StoredMessage
 
 POLL_SECONDS = 0.5
 MAX_LAST = 100_000  # newest messages that are held in memory, to be printed in the order they were stored
-FIRST_BLOCK = (
-    32  # offsets read first at the end of a queue: the messages of one pull; each further block is twice as long
-)
+FIRST_BLOCK = 32  # offsets read first at the end of a queue, as in one pull; each further block is twice as long
 
 partial_results = logger_of(PARTIAL_RESULTS)
 

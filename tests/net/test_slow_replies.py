@@ -9,8 +9,10 @@ from pyromq.errors import BrokerError
 from pyromq.net import slow_replies as slow_replies
 from pyromq.net.slow_replies import MAX_UNSENT_BYTES, SLICE_SECONDS, UNSENT_SECONDS, SlowReplies, in_pieces
 from pyromq.remoting.bodies import TopicConfig, TopicConfigTable, encode_body
-from pyromq.remoting.command import Call, Reply
+from pyromq.remoting.command import Call, Reply, encode_request
 from pyromq.remoting.dispatch import Dispatcher
+from pyromq.remoting.dispatch import answers as answers_request
+from pyromq.remoting.headers import TopicNames
 from pyromq.remoting.remoting_session import RemotingSession
 from pyromq.slow_work import Turns, completed, loaded, run_blocking, yield_slice
 from pyromq.testing import FakeClock
@@ -34,10 +36,18 @@ async def counting(turns, name, steps, outcome=None):
     return Reply(remark=name)
 
 
-def a_call(writer=None):
+class Large:
+    """Answers with a larger body than a connection may leave unsent."""
+
+    @answers_request(TopicNames)
+    def names(self, header, call):
+        return Reply(body=bytes(MAX_UNSENT_BYTES + 1))
+
+
+def a_call(writer=None, dispatcher=None):
     """A request over a connection of its own."""
     peer = RemotingSession(
-        Dispatcher(),
+        dispatcher or Dispatcher(),
         FakeClock(),
         address=("127.0.0.1", 1),
         wake=lambda: None,
@@ -188,6 +198,35 @@ def test_who_leaves_answers_unread_gets_no_further_one(answers):
     unread[0] = 0
     work_off(answers)
     assert second.done()
+
+
+def test_who_leaves_answers_unread_keeps_nobody_waiting_for_a_turn(answers):
+    class Unread:
+        def get_write_buffer_size(self):
+            return unread[0]
+
+    unread, turns = [0], Turns()
+    held = give(answers, turns.run("", partial(counting, [], "held", 4)), a_call(Unread()))
+    unread[0] = MAX_UNSENT_BYTES + 1
+    other = give(answers, turns.run("", partial(counting, [], "other", 4)))
+    for _ in range(30):
+        answers.step()
+    assert held.done()
+    assert other.done()
+
+
+def test_a_connection_that_closed_with_unsent_answers_blocks_nothing(answers):
+    call = a_call(dispatcher=Dispatcher(Large()))
+    call.peer.receive(encode_request(TopicNames(), b"", opaque=1, flag=0))
+    assert call.peer.unsent_bytes > MAX_UNSENT_BYTES
+    give(answers, counting([], "first", 4))
+    late = give(answers, counting([], "late", 4), call)
+    call.peer.close("gone")
+    assert call.peer.unsent_bytes == 0
+    for _ in range(30):
+        answers.step()
+    assert late.done()
+    assert answers.step() is None
 
 
 def test_a_fault_is_an_answer(answers):

@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
+from inspect import CORO_CREATED, getcoroutinestate
 from typing import Any, NamedTuple
 
 import msgspec
@@ -25,7 +26,7 @@ from pyromq.slow_work import PagesToLoad, yield_slice
 SLICE_SECONDS = 0.001  # limit of work between two turns of the event loop: other requests wait as long
 CHUNK_PIECES = 1_000  # number of pieces of a body that are joined in one step
 MAX_BYTES = MAX_FRAME_BYTES - (64 << 10)  # limit of a body, which leaves room for the header
-MAX_UNSENT_BYTES = 4 << 20  # limit of a connection's unsent bytes, above which its next slow reply waits
+MAX_UNSENT_BYTES = 4 << 20  # limit of a connection's unsent bytes, above which its next slow reply is not begun
 UNSENT_SECONDS = 0.01  # time between checks whether the peer of a waiting connection has read
 
 
@@ -107,11 +108,12 @@ class SlowReplies:
     def _next(self) -> _Started | None:
         """Remove and return a reply of the next connection whose unsent bytes are within the limit.
 
-        Return None if no connection is within the limit.
+        A reply that is begun does not wait for its peer: other replies may wait for its turn. Return None if no
+        connection has a reply to compute now.
         """
         for peer in list(self._started):
             waiting = self._started.pop(peer)
-            if peer.unsent_bytes > MAX_UNSENT_BYTES:
+            if peer.unsent_bytes > MAX_UNSENT_BYTES and getcoroutinestate(waiting[0].work) == CORO_CREATED:
                 self._started[peer] = waiting
                 continue
             started = waiting.popleft()

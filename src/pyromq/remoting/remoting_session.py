@@ -309,7 +309,9 @@ class RemotingSession:
 
     @property
     def unsent_bytes(self) -> int:
-        """Number of bytes of replies that the socket has not taken yet."""
+        """Number of bytes of replies that the socket has not taken yet; 0 once the connection is closed."""
+        if self.closed:
+            return 0
         written = self._writer.get_write_buffer_size() if self._writer else 0
         return written + self._output_bytes + self.pending_reply_bytes
 

@@ -6,6 +6,7 @@ import errno
 import struct
 from concurrent.futures import Future, wait
 from pathlib import Path
+from random import Random
 
 import pytest
 from tests.waiting import PATIENCE_SECONDS
@@ -16,6 +17,7 @@ from pyromq.store.disk import LocalDisk
 from pyromq.store.message_store import MessageStore
 from pyromq.store.store_config import FlushMode, StoreConfig
 from pyromq.testing import SimulatedDisk
+from pyromq.testing.simulated_disk import Loss
 
 from .making import ADDRESS, NOON_MS, SMALL, TOPIC, StoppedClock, bodies, fill, message, opened, small_store
 
@@ -171,6 +173,25 @@ def test_waiting_when_the_store_closes_ends_well(tmp_path: Path) -> None:
     waiting = [store.wait_flushed(each.log_offset + each.size) for each in sent]
     store.close()
     assert all(each.result(timeout=0) for each in waiting)
+
+
+def test_an_index_that_cannot_be_flushed_keeps_no_store_from_its_end() -> None:
+    disk = SimulatedDisk()
+    config = StoreConfig(Path("/srv/store"), **SMALL)  # type: ignore[arg-type]
+    store = MessageStore(config, StoppedClock(), store_address=ADDRESS, disk=disk)
+    store.open()
+    fill(store, 20)
+    flushed = store.wait_flushed(store.max_log_offset)
+    disk.refuse = lambda kind, path: errno.EIO if kind == "sync" and path.parent.name == "index" else None
+    with pytest.raises(StoreNotWritable, match="Input/output error"):
+        store.close()
+    assert flushed.result(timeout=0) is True
+    left = disk.after_power_cut(Random(1), Loss.ALL)
+    again = MessageStore(config, StoppedClock(), store_address=ADDRESS, disk=left)
+    again.open()
+    assert again.crashed
+    assert len(bodies(again)) == 10
+    again.close()
 
 
 def test_flushing_thread_flushes_queues_and_writes_the_checkpoint(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
@@ -237,13 +238,14 @@ class MessageStore:
             self._directory.unlock()
 
     def _close_files(self) -> None:
-        if self.config.index_enabled:
-            self.index_step(_INDEX_ON_CLOSE_SECONDS)
-            self._checkpoint.index_ms = max(self._checkpoint.index_ms, self._index.close())
-        self._log.refuse("the store is closed")
-        self._log.drop_incomplete()
-        self.retention.close()
-        self._flusher.stop()
+        with ExitStack() as last:
+            last.callback(self._flusher.stop)  # also after an error, as the flusher's thread must not outlive the lock
+            if self.config.index_enabled:
+                self.index_step(_INDEX_ON_CLOSE_SECONDS)
+                self._checkpoint.index_ms = max(self._checkpoint.index_ms, self._index.close())
+            self._log.refuse("the store is closed")
+            self._log.drop_incomplete()
+            self.retention.close()
         self._directory.mark_closed()
 
     def tick(self) -> None:

@@ -57,9 +57,9 @@ async def consumer(cluster, producer):
     return consumer
 
 
-async def send(producer, *bodies, topic="orders", **more):
+async def send(producer, *bodies, topic="orders", ordering_key=None, **more):
     for body in bodies:
-        await producer.send(Message(topic, body, **more))
+        await producer.send(Message(topic, body, **more), ordering_key=ordering_key)
 
 
 async def received(consumer, count, **how):
@@ -222,6 +222,15 @@ async def test_values_have_the_type_of_the_subscription_and_others_become_dead_l
     await until_topic(cluster, "%DLQ%workers")
     [dead] = await received(reader, 1)
     assert "number" in dead.properties["RETRY_REASON"]
+
+
+async def test_a_message_that_cannot_be_made_a_dead_letter_now_holds_up_no_other(cluster, consumer, producer, caplog):
+    consumer.subscribe("orders", type=Order)
+    await send(producer, b"no order", b'{"number": 1}', ordering_key="k")
+    cluster.broker.store._log.suspend("the disk is full")
+    (message,) = await consumer.receive()
+    assert message.value == Order(1)
+    assert "is not a dead letter yet, and is redelivered: " in caplog.text
 
 
 async def test_tags_and_sql_choose_messages(cluster, producer):

@@ -326,6 +326,7 @@ class AsyncSimpleConsumer(AsyncLifespan):
         """Return the messages for the application.
 
         Messages that the subscription or a filter refuses are acknowledged. Unreadable messages become dead letters.
+        If the broker refuses that, these messages are redelivered, and the others are returned all the same.
         """
         if topic not in self._topics:
             return messages
@@ -337,11 +338,18 @@ class AsyncSimpleConsumer(AsyncLifespan):
             left = filtered(self._filters, self.group, left)
         if len(left) < len(messages):
             kept = set(map(id, left))
-            await self._requests.ack([message for message in messages if id(message) not in kept])
+            try:
+                await self._requests.ack([message for message in messages if id(message) not in kept])
+            except MQError as error:
+                logger.warning("group %s: refused messages of %s are redelivered: %s", self.group, topic, error)
         unfit = [(message, reason) for message in left if (reason := self._unfit(message, read))]
         for message, reason in unfit:
             logger.error("group %s: message %s becomes a dead letter: %s", self.group, message.message_id, reason)
-            await self.dead_letter(message, reason)
+            try:
+                await self.dead_letter(message, reason)
+            except MQError as error:
+                text = "group %s: message %s is not a dead letter yet, and is redelivered: %s"
+                logger.warning(text, self.group, message.message_id, error)
         refused = {id(message) for message, _ in unfit}
         return [message for message in left if id(message) not in refused]
 

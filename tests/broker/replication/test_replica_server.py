@@ -17,6 +17,7 @@ from tests.waiting import PATIENCE_SECONDS
 from pyromq import Message
 from pyromq.broker.replication import record_view, set_lease
 from pyromq.broker.replication.registry import Lease
+from pyromq.broker.replication.replica_actions import BecomeMaster, StepDown
 from pyromq.broker.replication.replica_server import ReplicaServer
 from pyromq.broker.replication.replica_stream import PREAMBLE, VERSION, Hello, Refusal, StreamDecoder, encode_message
 from pyromq.broker.replication.set_record import ReplicaInfo
@@ -72,6 +73,15 @@ async def test_a_master_that_stops_hands_over_and_comes_back_as_a_follower(repli
     ends = {each.broker.store.max_log_offset for each in replicas.servers.values()}
     assert len(ends) == 1
     assert replicas.log(1) == replicas.log(2) == replicas.log(3)
+
+
+async def test_a_master_that_must_step_down_before_it_is_promoted_follows_afterwards(replicas: ReplicaSet) -> None:
+    server = await replicas.start(1)
+    broker = server.broker
+    server._do([BecomeMaster(1), StepDown(2, "replica 2 is master of epoch 2")])
+    await replicas.until(lambda: server._changing is None)
+    assert server.broker is not broker
+    await replicas.until(lambda: replicas.master_server is server)
 
 
 async def test_sends_are_refused_below_the_least_number_in_sync(replicas: ReplicaSet) -> None:

@@ -269,22 +269,28 @@ class ReplicaServer:
             self._do(self.replica.hello_received(platform.boot_seconds(), link, hello))
 
     def _change(self, change: Callable[[], Awaitable[None]], what: str) -> None:
-        """Start a task that changes the broker's role. `_tick` does nothing with the `Replica` until the task ends."""
-        assert self._changing is None
+        """Start a task that changes the broker's role, after earlier changes.
+
+        `_tick` does nothing with the `Replica` until the task ends.
+        """
+        earlier = self._changing  # a new master may have to step down before it is promoted
 
         async def run() -> None:
             try:
+                if earlier is not None:
+                    await asyncio.wait([earlier])
                 await change()
             except Exception as error:
                 logger.exception("%s failed", what)
                 self._fail(error)
             finally:
-                self._changing = None
+                if self._changing is changing:
+                    self._changing = None
             if self.is_open:  # the others wait for this replica
                 self._do(self.replica.record_changed(platform.boot_seconds()))
                 self._tasks.start(self._fail_if_taken(self._lease.register), name="register the replica")
 
-        self._changing = self._tasks.start(run(), name=what)
+        changing = self._changing = self._tasks.start(run(), name=what)
 
     async def _reopen(self, cut: LogCut | None = None, *, begin: int | None = None) -> None:
         """Restart the broker as a follower. With `begin`, its log is emptied, and begins at this log offset."""

@@ -2,10 +2,12 @@
 
 import json
 
+import msgspec
 import pytest
 from tests.golden.test_stores import CLEAN, CRASHED, unpack
 from tests.store.making import TOPIC, fill, opened, small_store
 
+from pyromq.cli.commands.messages.send import MessageLine
 from pyromq.store.json_file import JsonFile
 from pyromq.store.log_cut import LogCut
 
@@ -136,6 +138,7 @@ def test_a_message_is_dumped_by_log_offset_and_by_queue_offset(store, folder):
     assert by_log == by_queue
     assert (by_log["log_offset"], by_log["queue_offset"], by_log["body"]) == (entry.log_offset, 3, "body 7")
     assert by_log["fault"] is None
+    msgspec.convert(by_log, MessageLine)  # `pyromq send --input json` takes it
     shown = store("dump", folder, entry.log_offset)
     assert "body 7" in shown.out
 

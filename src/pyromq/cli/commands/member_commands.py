@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from pyromq import Admin
+from pyromq import Admin, MessageQueue
 from pyromq.cli.cluster_names import GROUP_NAME, TOPIC_NAME
 from pyromq.cli.command_tree import Group
 from pyromq.cli.commands.cluster_commands import answers_of
@@ -14,7 +14,7 @@ from pyromq.cli.connection_options import with_admin
 from pyromq.cli.render import output_option, show_record, show_rows
 from pyromq.clock import local_time, whole_ms
 from pyromq.errors import MQError
-from pyromq.remoting.bodies import ConsumerRunning
+from pyromq.remoting.bodies import ConsumerRunning, PulledQueue
 from pyromq.remoting.codes import version_name
 
 
@@ -79,7 +79,7 @@ def show(admin: Admin, group: str, client_id: str, stacks: bool, output: str) ->
             {"topic": each.topic, "expression": each.expression, "type": each.expression_type}
             for each in state.subscriptions
         ],
-        "queues": [_queue_row(state, number) for number in range(len(state.queues))],
+        "queues": [_queue_row(queue, each) for queue, each in sorted(state.queues.items())],
         "rates": [
             {
                 "topic": topic,
@@ -105,8 +105,7 @@ def show(admin: Admin, group: str, client_id: str, stacks: bool, output: str) ->
         click.echo(f"\nstacks:\n{state.stack}")
 
 
-def _queue_row(state: ConsumerRunning, number: int) -> dict[str, Any]:
-    queue, each = sorted(state.queues.items())[number]
+def _queue_row(queue: MessageQueue, each: PulledQueue) -> dict[str, Any]:
     return {
         "topic": queue.topic,
         "broker": queue.broker_name,

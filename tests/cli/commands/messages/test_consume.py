@@ -12,7 +12,7 @@ from tests.platforms.marks import not_windows, only_linux
 from tests.undecodable import BOMB, send_three
 from tests.waiting import PATIENCE_SECONDS, wait_until
 
-from pyromq.cli.commands.messages.consume import _show_text
+from pyromq.cli.commands.messages.consume import shown_by
 from pyromq.message import StoredMessage
 
 ALL = ("--from", "beginning", "--until", "now")
@@ -316,11 +316,12 @@ def test_a_body_rules_no_terminal_but_is_piped_as_it_is(cli, served, monkeypatch
     monkeypatch.setattr("sys.stdout", terminal)
     body = "\x1b[2J\x9b1m caf\u00e9\tx\ny\r\x07".encode()
     message = StoredMessage("t", body)
-    _show_text(message)
-    _show_text(StoredMessage("t", b"\xff\xfe"))
+    show = shown_by(None, "text")
+    show(message)
+    show(StoredMessage("t", b"\xff\xfe"))
     assert terminal.buffer.getvalue().decode() == "\\x1b[2J\\x9b1m caf\u00e9\tx\ny\\r\\x07\n\\xff\\xfe\n"
     monkeypatch.setattr("sys.stdout", io.TextIOWrapper(io.BytesIO()))
-    _show_text(message)
+    show(message)
     assert sys.stdout.buffer.getvalue() == body + b"\n"
 
 

@@ -205,7 +205,7 @@ def _queues(consumer: PullConsumer, topic: str, queue_ids: tuple[int, ...]) -> l
 def shown_by(form: str | None, output: str) -> Callable[[StoredMessage], None]:
     """Return the function that prints a message. Raises `click.UsageError` for a wrong format."""
     if form is None:
-        return _show_json if output == "json" else _show_text
+        return _show_json if output == "json" else partial(_show_formatted, _body_line)
     if output == "json":
         raise click.UsageError("give -f or -o json, not both")
     try:
@@ -218,28 +218,15 @@ def _show_formatted(formatted: Callable[[StoredMessage], bytes], message: Stored
     try:
         content = formatted(message)
     except UndecodableBody as error:
-        _report_undecodable(message, error)
-    else:
-        _write(content)
-
-
-def _show_text(message: StoredMessage) -> None:
-    try:
-        body = message.body
-    except UndecodableBody as error:
-        _report_undecodable(message, error)
-    else:
-        _write(body + b"\n")
-
-
-def _report_undecodable(message: StoredMessage, error: UndecodableBody) -> None:
-    place = f"{message.message_id} in {message.queue}, queue offset {message.queue_offset}"
-    click.echo(f"message {escaped(place)}: {escaped(str(error))}", err=True)
-
-
-def _write(content: bytes) -> None:
+        place = f"{message.message_id} in {message.queue}, queue offset {message.queue_offset}"
+        click.echo(f"message {escaped(place)}: {escaped(str(error))}", err=True)
+        return
     sys.stdout.buffer.write(_for_terminal(content) if sys.stdout.isatty() else content)
     sys.stdout.buffer.flush()
+
+
+def _body_line(message: StoredMessage) -> bytes:
+    return message.body + b"\n"
 
 
 def _for_terminal(body: bytes) -> bytes:

@@ -366,6 +366,7 @@ class MessageLine(msgspec.Struct, forbid_unknown_fields=True):
     attempts: Any = None
     reason: Any = None
     redriven: Any = None
+    fault: None = None  # a damaged record of `store dump` is refused
 
     def __post_init__(self) -> None:
         if (self.body is msgspec.UNSET) == (self.body_base64 is msgspec.UNSET):

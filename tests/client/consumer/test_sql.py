@@ -93,12 +93,15 @@ async def test_what_cannot_be_parsed_is_refused_before_anything_is_sent(cluster)
         consumer.subscribe("orders", print, tags="a", sql="price > 5")
 
 
-async def test_the_start_fails_where_brokers_serve_no_expressions(priced):
+@pytest.mark.parametrize(("kind", "listener"), [(AsyncConsumer, {"listener": print}), (AsyncPullConsumer, {})])
+async def test_the_start_fails_where_brokers_serve_no_expressions(priced, kind, listener):
     channel = await connect(priced.brokers[0].address, Dispatcher(), priced.clock)
     (await channel.call(SaveBrokerSettings(), b"enablePropertyFilter=false", timeout=30)).check()
     await channel.close()
-    consumer = AsyncConsumer("workers", priced.namesrv)
-    consumer.subscribe("orders", print, sql=WANTED)
+    consumer = kind("workers", priced.namesrv)
+    consumer.subscribe("orders", **listener, sql=WANTED)
     with pytest.raises(BrokerError, match="does not support consumer to filter message by SQL92"):
         await consumer.start()
+    # Otherwise the other members would leave queues to it.
+    assert not any(group.members for group in priced.broker.connections.consumer_groups())
     await consumer.close()

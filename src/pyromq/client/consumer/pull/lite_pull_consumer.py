@@ -129,7 +129,11 @@ class AsyncPullConsumer(AsyncLifespan):
         """Connect. Raises `NoNameServer` immediately if no name server can be reached."""
         await self._cluster.start()
         self._status.start(self._cluster.tasks)
-        await self._sharing.start()
+        try:
+            await self._sharing.start()
+        except BaseException:
+            await self.close()
+            raise
 
     async def close(self) -> None:
         """Commit the messages handed out (with `auto_commit`), stop pulling, leave the group. Idempotent."""

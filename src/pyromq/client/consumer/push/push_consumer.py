@@ -294,12 +294,14 @@ class AsyncConsumer(AsyncLifespan):
         self._loop, self._stopped = asyncio.get_running_loop(), asyncio.Event()
         try:
             await self._cluster.start()
+            self._state = State.RUNNING
+            self._status.start(self._cluster.tasks)
+            await self._subscriptions.join()
+            self._cluster.check_running()  # raises if `close` was called meanwhile
         except BaseException as error:
+            await self.close()
             self._state, self._failure = State.FAILED, error
             raise
-        self._state = State.RUNNING
-        self._status.start(self._cluster.tasks)
-        await self._subscriptions.join()
         self._cluster.on_connection_lost.append(self._assignment.connection_lost)
         # The locks of a former master are worth nothing, even if its connection lives.
         self._cluster.routes.on_master_change.append(

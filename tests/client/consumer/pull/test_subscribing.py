@@ -280,6 +280,32 @@ async def test_a_group_is_seen_in_queues_without_messages_too(cluster, send, mem
         assert len(cluster.broker.offsets.of_topic("readers", "orders")) == QUEUES
 
 
+async def test_seeking_in_a_queue_that_is_revoked_meanwhile_is_refused(send, member, until):
+    (sent, *_) = await send(range(3), key="k")
+    asked, answer = asyncio.Event(), asyncio.Event()
+    async with member() as consumer:
+        await read(consumer, 3)
+        await consumer.commit()
+        least = consumer._offsets.least
+
+        async def slow(queue):
+            asked.set()
+            await answer.wait()
+            return await least(queue)
+
+        consumer._offsets.least = slow
+        seeking = asyncio.ensure_future(consumer.seek_to_begin(sent.queue))
+        await until(asked.is_set)
+        consumer.unsubscribe("orders")
+        await until(lambda: not consumer.assignment)
+        answer.set()
+        with pytest.raises(UsageError, match="not assigned"):
+            await seeking
+        consumer.subscribe("orders")
+        await send([3], key="k")
+        assert await read(consumer, 1) == [3]
+
+
 async def test_the_listener_is_told_of_our_queues_and_may_seek_before_any_message_comes(send, member, until):
     queue = (await send(range(5), key="k"))[0].queue
     told = []

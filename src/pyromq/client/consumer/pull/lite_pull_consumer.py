@@ -246,23 +246,26 @@ class AsyncPullConsumer(AsyncLifespan):
 
     async def seek(self, queue: MessageQueue, offset: int) -> None:
         """Continue an assigned queue at an offset. Raises `UsageError` for an offset outside the queue."""
-        assigned = self._find(queue)
+        self._find(queue)
         least, end = await asyncio.gather(self._offsets.least(queue), self._offsets.end(queue))
         if not least <= offset <= end:
             raise UsageError(f"offset {offset} of {queue} is outside the queue: {least} to {end}")
-        self._restart_at(assigned, offset)
+        self._move(queue, offset)
 
     async def seek_to_begin(self, queue: MessageQueue) -> None:
         """Continue an assigned queue at the first message that still exists."""
-        self._restart_at(self._find(queue), await self._offsets.least(queue))
+        self._find(queue)
+        self._move(queue, await self._offsets.least(queue))
 
     async def seek_to_end(self, queue: MessageQueue) -> None:
         """Continue an assigned queue with the next message that arrives."""
-        self._restart_at(self._find(queue), await self._offsets.end(queue))
+        self._find(queue)
+        self._move(queue, await self._offsets.end(queue))
 
     async def seek_to_time(self, queue: MessageQueue, timestamp_ms: int) -> None:
         """Continue an assigned queue at the message stored nearest to a time (ms since 1970)."""
-        self._restart_at(self._find(queue), await self._offsets.by_time(queue, timestamp_ms))
+        self._find(queue)
+        self._move(queue, await self._offsets.by_time(queue, timestamp_ms))
 
     def pause(self, queues: Iterable[MessageQueue]) -> None:
         """Hand out no message of these assigned queues until `resume`."""
@@ -390,6 +393,10 @@ class AsyncPullConsumer(AsyncLifespan):
             hint = "another member has it, or will have it" if self._sharing.used else "assign() it first"
             raise UsageError(f"{queue} is not assigned to this consumer; {hint}")
         return assigned
+
+    def _move(self, queue: MessageQueue, offset: int) -> None:
+        """Continue a queue at an offset. Raises `UsageError` if the queue was revoked while a broker was asked."""
+        self._restart_at(self._find(queue), offset)
 
     def _restart_at(self, assigned: AssignedQueue, offset: int) -> None:
         """Drop the prefetched messages and pull from `offset` on. The response to a running pull is ignored."""

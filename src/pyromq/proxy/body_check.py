@@ -30,6 +30,8 @@ def check_bodies(request: bytes, max_other_bytes: int) -> None:
                 raise DecodeError("too many fields")
             if kind == _BYTES:
                 size, at = _varint(request, at)
+                if size > ends[-1] - at:  # a claimed size could hide other bytes, which are parsed before this field
+                    raise DecodeError("a field is longer than its message")
                 if len(ends) == 1 and number == _MESSAGES and size:
                     ends.append(at + size)
                     continue

@@ -96,6 +96,13 @@ def test_a_row_without_its_folder_is_refused(column, tmp_path):
         write_files(open_root(str(tmp_path)), [batch], query="query", batch=0)
 
 
+@pytest.mark.parametrize("topic", ["%DLQ%face", "%RETRY%billing"])
+def test_a_topic_with_percent_signs_is_read_by_its_name(archive, topic):
+    archive.commit(archive.write(rows(range(3), topic=topic)))
+    assert archive.offsets() == [0, 1, 2]
+    assert archive.topics() == [topic]
+
+
 def test_a_folder_that_cannot_be_made_is_named(tmp_path):
     (tmp_path / "archive").mkdir()
     (tmp_path / "archive" / "_pyromq").write_text("a file")

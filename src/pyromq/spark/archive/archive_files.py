@@ -120,7 +120,8 @@ class _OpenFile:
 
     def open(self, query: str, batch: int, hidden: bool) -> None:
         file = f"{query[:8]}-{batch}-{uuid4().hex}.parquet"
-        self.path = f"topic={self.topic}/date={self.date}/{file}"
+        topic = self.topic.replace("%", "%25")  # readers decode `%` and two hex digits, as in `%DLQ%accounts`
+        self.path = f"topic={topic}/date={self.date}/{file}"
         self.name = f"{new_folder(query, batch)}/{file}" if hidden else self.path
         self.root.make_folder_of(self.name)
         kept = [name for name in self.schema.names if name != "topic"]  # readers take the topic from the folder's name

@@ -209,10 +209,25 @@ async def test_the_ledger_stays_the_same_while_its_broker_is_away():
         async with AsyncBatchTransactions("etl", cluster.namesrv, timeout=0.2) as batches:
             with pytest.raises(Unavailable, match=r"broker 'broker-a' is not registered.*ledger"):
                 await batches.commit("u", [AttemptResult("u", "token", {"broker-b": 1})])
+            with pytest.raises(Unavailable, match=r"broker 'broker-a' is not registered.*ledger"):
+                await batches.lookup("t")  # whether "t" is decided is not known
             assert {queue.broker_name for queue in await batches.runs.queues("orders")} == {"broker-b"}
         await cluster.start_broker(0)
         async with AsyncBatchTransactions("etl", cluster.namesrv) as batches:
             assert (await batches.lookup("t")).tokens == {result.token}
+
+
+@pytest.mark.parametrize("away", [0, 1], ids=["ledger", "other broker"])
+async def test_messages_of_a_broker_that_is_away_are_not_visible(away):
+    async with Cluster(brokers=2) as cluster, AsyncBatchTransactions("etl", cluster.namesrv) as batches:
+        async with batches.attempt("t") as attempt:
+            for broker in ("broker-a", "broker-b"):
+                await attempt.send(messages(broker), queue=MessageQueue("orders", broker, 0))
+        await batches.commit("t", [attempt.result])
+        await cluster.stop_broker(away)
+        assert not (await batches.lookup("t")).visible
+        await cluster.start_broker(away)
+        assert (await batches.lookup("t")).visible
 
 
 async def test_runs_whose_answers_are_lost_count_once():

@@ -9,6 +9,7 @@ pyromq have batch transactions.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
@@ -255,11 +256,13 @@ class AsyncBatchTransactions(AsyncLifespan):
     async def lookup(self, transaction: str) -> BatchOutcome | None:
         """Return the decision on a transaction; None if there is none, or the brokers have forgotten it.
 
-        Raises `Unavailable` if a broker does not answer.
+        Raises `Unavailable` if a broker does not answer, or if only the ledger can know and is not registered. The
+        decision is not `visible` while the ledger, or another broker with messages, is not registered.
         """
         found: BatchDecision | None = None
         visible = True
-        for broker in await self.runs.cluster.masters():
+        masters = await self.runs.cluster.masters()
+        for broker in masters:
             try:
                 decision = await self._ask(broker, FindBatch(transaction=transaction))
             except QueryNotFound:
@@ -267,7 +270,14 @@ class AsyncBatchTransactions(AsyncLifespan):
             visible &= decision.visible
             # Only the ledger's own entry includes the messages at other brokers.
             found = decision if found is None or broker == self.ledger else found
-        return None if found is None else _outcome(found, visible=visible)
+        if found is None and self.ledger not in masters:  # wait for the ledger: it may have the decision
+            with suppress(QueryNotFound):
+                found = await self._ask(self.ledger, FindBatch(transaction=transaction))
+                visible, masters = found.visible, await self.runs.cluster.masters()
+        if found is None:
+            return None
+        needed = {self.ledger, *(name for each in found.attempts for name in each.elsewhere)}
+        return _outcome(found, visible=visible and needed <= masters.keys())
 
     async def rollback(self, transaction: str, attempts: Sequence[AttemptResult]) -> None:
         """Roll back these attempts. If the transaction is decided already, nothing changes.

@@ -98,6 +98,38 @@ def test_a_master_never_goes_on_with_an_epoch_of_an_earlier_process():
     assert swaps[0].record.epoch == 4
 
 
+def test_a_replica_whose_full_disk_takes_no_epoch_leaves_the_election_to_others():
+    one = replica(promised=2, lines=((1, 0),))
+    one.epochs.is_full = True
+    done = []
+
+    def live(begin, end):
+        for step in range(begin * 20, end * 20):
+            done.extend(one.tick(step / 20))
+            if done and isinstance(done[-1], ReadRecord):
+                done.extend(one.record_read(step / 20, done[-1].number, Reading(SetRecord(3, 1, (ME, OTHER)), 5, {})))
+
+    live(0, 20)
+    assert SwapRecord not in kinds(done)
+    one.epochs.is_full = False
+    live(20, 30)
+    assert BecomeMaster(3) in done
+
+
+@pytest.mark.parametrize("promised", [3, 2])
+def test_a_replica_whose_full_disk_takes_no_epoch_follows_once_it_has_room(promised):
+    one = replica(promised=promised, lines=())
+    one.connected(0.1, 2)
+    one.epochs.is_full = True
+    hello = msgspec.structs.replace(HELLO, epoch=3, is_master=True, lines=(EpochStart(3, 0),))
+    one.hello_received(0.2, OURS, hello)
+    assert one.following is None
+    one.epochs.is_full = False
+    assert SendHello in kinds(one.disk_works(0.3))
+    one.hello_received(0.4, OURS, hello)
+    assert one.following == (2, 3)
+
+
 def test_another_incarnation_of_a_listed_replica_is_not_elected():
     one = replica(promised=3, lines=((3, 0),))
     old = Member(ME.number, 10)

@@ -80,8 +80,11 @@ class ModelEpochs(EpochFile):
     def __init__(self) -> None:
         super().__init__(Path("/nowhere"))
         self.dies_in = -1  # steps until the process is killed; negative: it is not
+        self.is_full = False
 
     def _save(self, promised: int, lines: list[EpochStart]) -> None:
+        if self.is_full:
+            raise StoreNotWritable("no space left on the model's disk")
         self._step()
         self.promised, self.lines = promised, lines
         self._step()

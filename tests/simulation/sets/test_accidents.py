@@ -384,6 +384,16 @@ def test_a_full_disk_of_a_follower_makes_it_leave_and_of_the_master_hand_over():
     assert set_.master().machine is not old
 
 
+@pytest.mark.parametrize("index", [0, 1])
+def test_a_follower_whose_full_disk_takes_no_epoch_keeps_no_other_from_being_elected(index):
+    set_ = Scene()
+    full, other = set_.others()[index], set_.others()[1 - index]
+    set_.machines[full].epochs.is_full = True
+    set_.master().machine.end()
+    assert set_.until_elected(5.0) < 3.0
+    assert set_.master().machine is set_.machines[other]
+
+
 def test_below_the_minimum_sends_are_refused_before_they_are_stored():
     set_ = Scene(2, min_in_sync=2)
     set_.machines[set_.others()[0]].end()

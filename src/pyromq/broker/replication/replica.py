@@ -60,7 +60,7 @@ from pyromq.store.epoch_file import CommonPoint, EpochFile
 
 TICK_SECONDS = 0.05  # how often `tick` must be called
 PAUSE_SECONDS = 0.5  # a longer time between two ticks means that this process was paused
-DISK_RETRY_SECONDS = 10.0  # time after an error of the disk before a follower follows again
+DISK_RETRY_SECONDS = 10.0  # time after an error of the disk before a follower follows again, or can be elected
 LEAVE_SECONDS = 1.0  # longest time that a follower's stop waits until it has left the in-sync list
 
 _log = logger_of(__name__)
@@ -94,6 +94,7 @@ class Replica:
         self._trouble: str | None = None
         self._leaving_since: float | None = None
         self._disk_failed_at = NEVER
+        self._may_lead_at = NEVER  # after a failed write of an epoch: until then another replica can be elected
         self._refusals: set[tuple[int, str]] = set()  # replica and reason of the refusals that were logged
         self._must_join_again = False  # the record must be read first: it shows whether the log may be cut
         self._accepted: OperatorConsent | None = None  # from `accept_loss` until an election ends
@@ -407,7 +408,10 @@ class Replica:
         if self.mastership is not None:
             return self._step_down(hello.number, f"replica {hello.number} is master of epoch {hello.epoch}")
         self.following = None
-        self.epochs.promise(hello.epoch)
+        try:
+            self.epochs.promise(hello.epoch)
+        except StoreError as error:
+            return self.disk_failed(now, str(error))
         return self.record_changed(now)
 
     # -- following
@@ -424,7 +428,10 @@ class Replica:
             case MustCut(point):
                 return self._cut(now, hello, point)
             case MayFollow(common, request):
-                self.epochs.adopt(hello.lines, common)
+                try:
+                    self.epochs.adopt(hello.lines, common)
+                except StoreError as error:
+                    return self.disk_failed(now, str(error))
                 self.following = (hello.number, hello.epoch)
                 self._report = None
                 return [SendRequest(hello.number, request), FollowMaster(*self.following), *self._new_report(now)]
@@ -495,7 +502,7 @@ class Replica:
             self._accepted = None
         if self.mastership is not None:
             return self.mastership.next_record(now, is_waiting=is_waiting)
-        return self._election.next_record(now)
+        return None if now < self._may_lead_at else self._election.next_record(now)
 
     def _record_learnt(self, now: float) -> Actions:
         """Act on the set's record after a read or a write: become master, step down, or follow."""
@@ -515,8 +522,12 @@ class Replica:
         self.following = None
         self._accepted = None
         self.log.drop_incomplete()
-        self.epochs.promise(record.epoch)
-        self.epochs.begin(record.epoch, self.log.end, log_begin=self.log.first)
+        try:
+            self.epochs.promise(record.epoch)
+            self.epochs.begin(record.epoch, self.log.end, log_begin=self.log.first)
+        except StoreError as error:
+            self._may_lead_at = now + DISK_RETRY_SECONDS
+            return self.disk_failed(now, str(error))
         self.mastership = Mastership(self.config, self.log, self.view, peers=self.peers, now=now)
         if record.losses and record.losses[-1].epoch == record.epoch:
             _log.error("messages after log offset %d may be lost: %s", self.log.end, record.losses[-1].reason)

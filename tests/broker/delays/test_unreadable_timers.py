@@ -91,3 +91,104 @@ def test_whatever_goes_wrong_while_they_are_opened_none_is_forgotten(run, monkey
     monkeypatch.undo()
     run.work()
     assert run.keys() == KEYS
+
+
+class Worn(LocalDisk):
+    """A disk with bad sectors: reads that touch a page in `worn`, pairs of a file's suffix and a page, fail."""
+
+    def __init__(self):
+        self.worn, self.suffixes = set(), {}
+
+    def open(self, path, *, create=False, write=True):
+        descriptor = super().open(path, create=create, write=write)
+        self.suffixes[descriptor] = path.suffix
+        return descriptor
+
+    def read(self, descriptor, size, position):
+        pages = range(position // PAGE, (position + size - 1) // PAGE + 1)
+        if any((self.suffixes[descriptor], page) in self.worn for page in pages):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return super().read(descriptor, size, position)
+
+    def read_now(self, descriptor, size, position):
+        return self.read(descriptor, size, position)
+
+
+PAGE = 4096
+FIRST, LATER = [f"F{number:03}" for number in range(300)], ["L0", "L1"]  # keys of two hours, the first of three pages
+
+
+@pytest.fixture
+def stopped(config):
+    """A stopped store with messages of two hours; three of the first hour are delivered. Also the time of its stop."""
+    run = Run(config)
+    hour = run.clock.now_ms() // 3_600_000 * 3_600_000 + 3_600_000
+    for number, key in enumerate(FIRST):
+        run.park(hour + number, key)
+    for key in LATER:
+        run.park(hour + 3_600_000, key)
+    run.clock.jump((hour + 2 - run.clock.now_ms()) / 1000)
+    run.work()
+    run.save()
+    run.stop()
+    return config, run.clock.now_ms()
+
+
+def restarted_with(stopped, *worn):
+    config, now = stopped
+    run = Run(config, now, disk=Worn())
+    run.store.disk.worn |= set(worn)
+    return run
+
+
+def test_entries_on_a_bad_sector_hold_no_others_up(stopped, caplog):
+    run = restarted_with(stopped, (".entries", 1))
+    run.clock.jump(2 * 3600)
+    run.work()
+    lost = range(PAGE // ENTRY_BYTES, -(-2 * PAGE // ENTRY_BYTES))
+    assert run.keys() == [key for number, key in enumerate(FIRST) if number not in lost] + LATER
+    assert run.timers.index.pending == {"orders": len(lost)}
+    assert "entries cannot be read at byte" in caplog.text
+    run.crash()
+
+
+def test_marks_on_a_bad_sector_hold_nobody_up(stopped, caplog):
+    run = restarted_with(stopped, (".finished", 0))
+    run.clock.jump(2 * 3600)
+    run.work()
+    assert run.keys() == FIRST[:3] + FIRST + LATER
+    assert run.timers.index.pending == {}
+    assert "finished cannot be read at byte 0" in caplog.text
+    run.crash()
+
+
+def test_a_cancel_in_an_hour_on_a_bad_sector_holds_nobody_up(stopped, caplog):
+    run = restarted_with(stopped)
+    due_ms = run.store.message("rmq_sys_wheel_timer", 0, 7).properties["TIMER_OUT_MS"]
+    run.cancel(int(due_ms), FIRST[7])
+    run.crash()
+    config, now = stopped
+    run = restarted_with((config, now), (".entries", 2))
+    run.clock.jump(2 * 3600)
+    run.work()
+    assert run.keys()[-2:] == LATER
+    assert f"{FIRST[7]} is not cancelled" in caplog.text
+    run.crash()
+
+
+def test_entries_that_cannot_be_read_for_the_copies_of_their_records_hold_nobody_up(config, caplog):
+    run = Run(config, disk=Worn())
+    now = run.clock.now_ms()
+    for key in KEYS:
+        run.park(now + 1_000, key)
+    run.park(now + 3_600_000, "later")
+    run.work()
+    run.timers.index._files.begin_round(copy=False)
+    assert run.timers.index._files.write_some(1_000, keep=0)
+    run.store.disk.worn.add((".entries", 0))
+    run.save()
+    run.clock.jump(1)
+    run.store.disk.worn.clear()
+    run.work()
+    assert run.keys() == KEYS
+    run.crash()

@@ -295,10 +295,13 @@ class TimerIndex:
 
     def _cancel(self, topic: str, due_ms: int, unique_key: bytes) -> Iterator[int]:
         """Mark the messages that a cancel record names as cancelled; yield the effort (in records) of each step."""
-        for found in self.waiting(topic, due_ms, unique_key):
-            if found is not None:
-                self._files.finish(*found, topic)
-            yield FOLLOWED_RECORDS if found is None else CANCEL_EFFORT
+        try:
+            for found in self.waiting(topic, due_ms, unique_key):
+                if found is not None:
+                    self._files.finish(*found, topic)
+                yield FOLLOWED_RECORDS if found is None else CANCEL_EFFORT
+        except StoreCorrupt as error:
+            logger.warning("scheduled message %s is not cancelled: %s", unique_key.decode(errors="replace"), error)
 
     def _cancel_some(self, effort: int) -> int:
         """Continue the cancel in progress, if there is one; return the remaining effort (in records)."""
@@ -455,7 +458,7 @@ class TimerIndex:
         try:
             if not self._files.write_some(WRITTEN_RECORDS, keep=self.near, wait=wait):
                 return False
-        except StoreNotWritable as error:
+        except (StoreNotWritable, StoreCorrupt) as error:  # corrupt: the entry of a record to copy cannot be read
             if self.intake.refusal is None:
                 logger.warning("%s; messages with a delivery time are refused until the disk accepts writes", error)
             self.intake.refusal = str(error)

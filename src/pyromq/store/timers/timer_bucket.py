@@ -92,6 +92,7 @@ _CHECKSUM_AT, _REST_AT = 24, 26
 _DUE_AND_KEY = struct.Struct(">qI")
 _KEY = struct.Struct(">8xI24x")
 _ALL_BITS = 0xFFFFFFFF
+_DAMAGED_ENTRY = b"\xff" * ENTRY_BYTES  # stands for an entry that cannot be read: its checksum is wrong
 _AHEAD_BYTES = 1 << 20  # bytes of entries loaded from the disk per request
 _LOOKED_AT = 512  # entries read one by one between two yields
 _AT_ONCE = 1_024  # entries or marks read between two yields: 0.5 ms
@@ -317,6 +318,9 @@ class TimerBucket(BucketTail):
             content = self._content(first, count, wait=wait)
         except NotInMemory:
             raise NotInMemory([FilePiece(self._entries.path, first * ENTRY_BYTES, _AHEAD_BYTES)]) from None
+        except StoreCorrupt as error:
+            logger.warning("%s", error)
+            content = b"".join(map(self._entry_or_damage, range(first, min(first + count, self.count))))
         for number, start in enumerate(range(0, len(content), ENTRY_BYTES), first):
             if not flags[number]:
                 entry = content[start : start + ENTRY_BYTES]
@@ -374,6 +378,12 @@ class TimerBucket(BucketTail):
     def _content(self, first: int, count: int, *, wait: bool = True) -> bytes:
         return self._entries.read(first * ENTRY_BYTES, min(count, self.count - first) * ENTRY_BYTES, wait=wait)
 
+    def _entry_or_damage(self, number: int) -> bytes:
+        try:
+            return self._content(number, 1)
+        except StoreCorrupt:
+            return _DAMAGED_ENTRY
+
     def _flags(self) -> bytearray:
         while not self.read_finished_marks():
             pass
@@ -381,12 +391,21 @@ class TimerBucket(BucketTail):
         return self.finished
 
     def read_finished_marks(self) -> bool:
-        """Read about a thousand marks of finished messages. Return True once all marks are read."""
+        """Read about a thousand marks of finished messages. Return True once all marks are read.
+
+        Messages whose marks cannot be read count as unfinished.
+        """
         if self.finished is not None:
             return True
         known = self._learning = self._learning or _MarkReading()
         known.flags += bytes(self.count - len(known.flags))
-        content = self._done.read(known.position, min(self._done.size - known.position, _AT_ONCE * self._marks.size))
+        size = min(self._done.size - known.position, _AT_ONCE * self._marks.size)
+        try:
+            content = self._done.read(known.position, size)
+        except StoreCorrupt as error:
+            logger.warning("%s; messages may be delivered again", error)
+            content = b""
+            known.spoiled += size // self._marks.size
         for place, number, fault in read_finished(content, self.count, is_old=self._marks is _OLD_FINISHED):
             if fault:
                 logger.warning("%s byte %d is damaged: %s", self._done.path, known.position + place, fault)
@@ -394,7 +413,7 @@ class TimerBucket(BucketTail):
             else:
                 known.spoiled += known.flags[number]
                 known.flags[number] = 1
-        known.position += len(content)
+        known.position += size
         if known.position < self._done.size:
             return False
         self.finished, self._spoiled, self._learning = known.flags, known.spoiled, None

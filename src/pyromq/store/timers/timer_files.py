@@ -159,7 +159,7 @@ class TimerFiles:
             self.changed[bucket] = None
             self.unwritten += bucket.finished_bytes
             self.pending[topic] -= 1
-            if not self.pending[topic]:
+            if self.pending[topic] <= 0:  # below 0: a mark was lost, and the message was delivered again
                 del self.pending[topic]
 
     # -- on disk

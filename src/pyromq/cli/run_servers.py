@@ -41,7 +41,7 @@ logger = logger_of(__name__)
 
 NAMESRV_PORT = 9876  # default port of a name server, which clients use
 EVERYWHERE = ("0.0.0.0", "::")
-CONSOLE_SECONDS = 5.0  # longest wait for the end of the console process, which is then killed
+CHILD_SECONDS = 5.0  # longest wait for the end of the console or the proxy, which is then killed
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,10 +142,10 @@ async def serve_proxy(config: ProxyConfig, metrics: MetricsConfig | None, *, end
         proxy = await _start(stack, Proxy(config), option="--port")
         await _start_metrics(stack, metrics, proxy, is_quiet=ends_with_input)
         if ends_with_input:
-            ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             loop, number = asyncio.get_running_loop(), sys.stdin.fileno()
+            ended: asyncio.Future[None] = loop.create_future()
             # The parent process writes nothing: standard input becomes readable when the parent ends.
-            loop.add_reader(number, lambda: ended.cancel())
+            loop.add_reader(number, ended.cancel)
             stack.callback(loop.remove_reader, number)
             await _until_stopped(ended, is_quiet=True)
             return
@@ -218,7 +218,7 @@ async def _child_process(
         watching.cancel()
         process.stdin.close()
         try:
-            async with asyncio.timeout(CONSOLE_SECONDS):
+            async with asyncio.timeout(CHILD_SECONDS):
                 await process.wait()
         except TimeoutError:
             process.kill()

@@ -144,10 +144,7 @@ def metrics_config(properties: Mapping[str, str], *, port: int | None, host: str
         if host is not None:
             raise click.UsageError("--metrics-host is the address of the metrics port: give --metrics-port too")
         return None
-    from pyromq.metrics.config import (  # imported late: servers without metrics do not load it
-        SETTINGS,
-        MetricsConfig,
-    )
+    from pyromq.metrics.config import SETTINGS, MetricsConfig  # imported late: servers without metrics do not load it
 
     options = {field: value for field, value in (("port", port), ("host", host)) if value is not None}
     used = {name: each for name, each in SETTINGS.items() if each.field not in options}
@@ -156,9 +153,7 @@ def metrics_config(properties: Mapping[str, str], *, port: int | None, host: str
 
 
 def _check(properties: Mapping[str, str], names: Collection[str], source: Path) -> None:
-    from pyromq.metrics.config import (
-        SETTINGS as METRICS,  # imported late: servers without a file do not load it
-    )
+    from pyromq.metrics.config import SETTINGS as METRICS  # imported late: servers without a file do not load it
 
     known = {*names, *METRICS}
     for name, value in properties.items():

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 import pytest
 from tests.waiting import PATIENCE_SECONDS, wait_until
 
-from pyromq.client.client_config import ConsumerConfig
+from pyromq.client.client_config import ConsumeFrom, ConsumerConfig
 from pyromq.client.consumer.pull.lite_pull_consumer import AsyncPullConsumer
 from pyromq.errors import NotRunning, UsageError
 from pyromq.message import Message
@@ -444,3 +444,38 @@ def test_the_blocking_one_shares_queues_too(served):
         assert told[0]
         second.unsubscribe("blocking-shared")
     assert sorted(found) == list(range(8))
+
+
+async def test_a_reset_during_a_revocation_counts_for_the_next_owner(cluster, member, until):
+    clock = FakeClock()
+    async with unfinished(cluster, clock) as (first, queue):
+        await first.seek(queue, 0)
+        await first.poll()
+        async with member():
+            await until(lambda: first._assigned[queue].leaving)
+            first._status._internals.reset({queue: 2})
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                while queue in first.assignment:
+                    await clock.advance(0.1)
+            assert cluster.broker.offsets.find("readers", "orders", queue.queue_id) == 2
+
+
+async def test_a_reset_counts_while_other_queues_are_acquired(cluster, send, until):
+    (sent, *_) = await send(range(3), key="k")
+    answer = asyncio.Event()
+    consumer = AsyncPullConsumer("readers", cluster.namesrv, config=ConsumerConfig(consume_from=ConsumeFrom.FIRST))
+    consumer.subscribe("orders")
+    start = consumer._kept.start
+
+    async def slow(queue, **more):
+        if queue != sent.queue:
+            await answer.wait()
+        return await start(queue, **more)
+
+    consumer._kept.start = slow
+    async with consumer:
+        await until(lambda: cluster.broker.offsets.find("readers", "orders", sent.queue.queue_id) == 0)
+        await until(lambda: sent.queue in consumer._sharing._queues.held)
+        consumer._status._internals.reset({sent.queue: 2})
+        answer.set()
+        assert await read(consumer, 1) == [2]

@@ -407,8 +407,14 @@ class AsyncPullConsumer(AsyncLifespan):
         self._fetching.begin(assigned)
 
     def _reset(self, assigned: AssignedQueue, offset: int) -> None:
-        """Continue a queue at the offset of an administrator's reset, and commit this offset."""
-        self._restart_at(assigned, offset)
+        """Continue a queue at the offset of an administrator's reset, and commit this offset.
+
+        A queue that is being revoked is not pulled again: its next owner continues at the offset.
+        """
+        if assigned.leaving:
+            assigned.restart(offset)
+        else:
+            self._restart_at(assigned, offset)
         self._cluster.tasks.start(self._positions.commit_reset(assigned, offset), name=f"reset {assigned.queue}")
 
     async def _next_batch(self, timeout: float) -> Batch | None:
@@ -429,7 +435,7 @@ def internals(
 
     def reset(offsets: dict[MessageQueue, int]) -> None:
         for queue, offset in offsets.items():
-            if queue in assigned and not assigned[queue].leaving:
+            if queue in assigned:
                 restart_at(assigned[queue], offset)
 
     settings = {

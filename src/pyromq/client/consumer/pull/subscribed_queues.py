@@ -207,6 +207,7 @@ class SubscribedQueues:
         if self._config.auto_commit:
             # So that the first offset is committed, too: tools look for the group in every queue.
             assigned.committed = -1
+        self._assigned[queue] = assigned  # now: a reset may arrive before the rebalance has acquired its other queues
         return assigned
 
     def stop(self, assigned: AssignedQueue) -> None:

@@ -493,6 +493,18 @@ async def test_assigning_can_be_the_listener(cluster):
             await asyncio.sleep(0.005)
 
 
+async def test_of_assignments_at_the_same_time_the_later_one_holds(cluster):
+    producer = await cluster.producer()
+    sent = [await producer.send(Message("orders", b"1")) for _ in range(4)]
+    queues = sorted(each.queue for each in sent)
+    consumer = await cluster.consumer(config=ConsumerConfig(consume_from=ConsumeFrom.FIRST))
+    await consumer.assign(queues)
+    for _ in queues:
+        assert await consumer.poll(PATIENCE_SECONDS)
+    await asyncio.gather(consumer.assign(queues[:2]), consumer.assign(queues[1:3]))
+    assert consumer.assignment == queues[1:3]
+
+
 async def test_a_failing_listener_is_logged_and_told_the_next_change(cluster, caplog):
     admin = await cluster.admin()
     await admin.create_topic("orders", queues=1)

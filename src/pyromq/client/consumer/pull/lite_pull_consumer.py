@@ -7,7 +7,7 @@ queue pulls ahead, within the limits; `poll` and iteration hand out the messages
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from types import TracebackType
 from typing import Self
 
@@ -26,7 +26,7 @@ from pyromq.client.consumer.queue_offsets import QueueOffsets
 from pyromq.client.consumer.subscriptions import subscription
 from pyromq.clock import Clock, SystemClock
 from pyromq.errors import MQError, UsageError
-from pyromq.filter.filter import wanted_by
+from pyromq.filter.filter import Wanted, wanted_by
 from pyromq.logs import logger_of
 from pyromq.message import MessageQueue, StoredMessage
 from pyromq.names import check_consumer_group
@@ -79,6 +79,7 @@ class AsyncPullConsumer(AsyncLifespan):
         self._clock = clock = clock or SystemClock()
         self._assigned: dict[MessageQueue, AssignedQueue] = {}
         self._assigns = False  # True after the first call of `assign`
+        self._assigning = asyncio.Lock()  # a listener of `watch_queues` may assign at the same time as the application
         state = internals(
             self._assigned, self.config, entry=self._entry, restart_at=self._reset, wake=lambda: self._sharing.wake()
         )
@@ -227,21 +228,8 @@ class AsyncPullConsumer(AsyncLifespan):
         for queue in chosen:
             check_queue("one of queues", queue)
         self._assigns = True
-        dropped = [a for queue, a in self._assigned.items() if queue not in chosen or a.wanted is not wanted]
-        if self.config.auto_commit:
-            self._positions.finish_handed_out()
-            await self._positions.commit_finished(dropped)
-        for assigned in dropped:
-            del self._assigned[assigned.queue]
-            self._fetching.end(assigned)
-            assigned.leave()
-        added = [AssignedQueue(queue, wanted) for queue in chosen if queue not in self._assigned]
-        # If one fails, no queue is added.
-        await asyncio.gather(*(self._positions.begin(assigned) for assigned in added))
-        self._assigned.update((assigned.queue, assigned) for assigned in added)
-        for assigned in added:
-            self._fetching.begin(assigned)
-        self._turns.renew()
+        async with self._assigning:
+            await self._assign(chosen, wanted)
         await self._cluster.heartbeat()
 
     async def seek(self, queue: MessageQueue, offset: int) -> None:
@@ -375,6 +363,23 @@ class AsyncPullConsumer(AsyncLifespan):
         """Return the offset of a queue's message stored nearest to a time (ms since 1970)."""
         self._cluster.check_running()
         return await self._offsets.by_time(queue, timestamp_ms)
+
+    async def _assign(self, chosen: Collection[MessageQueue], wanted: Wanted) -> None:
+        dropped = [a for queue, a in self._assigned.items() if queue not in chosen or a.wanted is not wanted]
+        if self.config.auto_commit:
+            self._positions.finish_handed_out()
+            await self._positions.commit_finished(dropped)
+        for assigned in dropped:
+            del self._assigned[assigned.queue]
+            self._fetching.end(assigned)
+            assigned.leave()
+        added = [AssignedQueue(queue, wanted) for queue in chosen if queue not in self._assigned]
+        # If one fails, no queue is added.
+        await asyncio.gather(*(self._positions.begin(assigned) for assigned in added))
+        self._assigned.update((assigned.queue, assigned) for assigned in added)
+        for assigned in added:
+            self._fetching.begin(assigned)
+        self._turns.renew()
 
     def _entry(self) -> ConsumerEntry:
         """Return this consumer's entry in heartbeats."""

@@ -10,7 +10,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from tests.store.making import ADDRESS, SMALL, StoppedClock, bodies, fill, message, opened, small_store
+from tests.store.making import ADDRESS, SMALL, TOPIC, StoppedClock, bodies, fill, message, opened, small_store
 
 from pyromq.errors import StoreNotWritable, UsageError
 from pyromq.slow_work import run_blocking
@@ -368,6 +368,24 @@ def test_nothing_is_deleted_after_a_failed_flush() -> None:
     clock.ms += 10_000
     store.retention.step(1.0)
     assert disk.paths() == before
+
+
+def test_a_topic_that_begins_again_keeps_its_files_while_older_ones_wait_for_their_deletion() -> None:
+    disk, clock = SimulatedDisk(), StoppedClock()
+    store = simulated(disk, clock)
+    fill(store, 100)
+    disk.refuse = lambda kind, path: errno.EPERM if kind == "remove" and path.parent.name == "commitlog" else None
+    clock.ms += 10_000
+    store.retention.step(1.0)  # the queues' files are to be deleted behind those of the log
+    store.delete_topic(TOPIC)
+    assert store.flush_due()
+    fill(store, 20)
+    disk.refuse = lambda kind, path: None
+    clock.ms += 10_000
+    store.retention.step(1.0)
+    assert Path("/srv/store/commitlog") / f"{0:020}" not in disk.paths()
+    assert Path("/srv/store/consumequeue") / TOPIC / "0" / f"{0:020}" in disk.paths()
+    store.close()
 
 
 def test_use_is_counted_as_df_does(tmp_path: Path) -> None:

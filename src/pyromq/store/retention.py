@@ -76,7 +76,7 @@ class Retention:
         self.config = config  # may be replaced by a configuration with other settings of retention
         self._clock = clock
         self._disk = disk
-        self._removal = Removal(disk, before=sync_entries)
+        self._removal = Removal(disk, before=sync_entries, is_used=self._is_used)
         self._use: DiskUse | None = None
         self._measured_at = self._round_at = float("-inf")
         self._to_trim: Iterator[ConsumeQueue] | None = None  # queues that are left to trim
@@ -264,6 +264,16 @@ class Retention:
         self.trims += 1
         return True
 
+    def _is_used(self, file: Segment) -> bool:
+        """Return True if a queue has a new file at the path of an expired file. Thread-safe.
+
+        The topic was deleted and created again, or the master's log lets the queue begin again.
+        """
+        topic, queue_id = file.path.parent.parent.name, file.path.parent.name
+        queue = self._queues.find(topic, int(queue_id)) if queue_id.isdecimal() else None
+        new = None if queue is None else queue.files.find(file.base)
+        return new is not None and new.path == file.path
+
 
 def _readable(size: int) -> str:
     return f"{size / (1 << 30):.1f} GiB" if size >= 1 << 30 else f"{size / (1 << 20):.0f} MiB"
@@ -302,11 +312,13 @@ def around(folder: Path) -> tuple[int, int, int]:
 class Removal:
     """Deletes files in a thread, in the order of `add`. A file that cannot be deleted delays the later files.
 
-    So a log never gets holes. The thread calls `before` before each deletion.
+    So a log never gets holes. The thread calls `before` before each deletion. A file for which `is_used` returns True
+    stays.
     """
 
-    def __init__(self, disk: Disk, *, before: Callable[[], None]) -> None:
+    def __init__(self, disk: Disk, *, before: Callable[[], None], is_used: Callable[[Segment], bool]) -> None:
         self._before = before
+        self._is_used = is_used
         self._disk = disk
         self._files: deque[Segment] = deque()  # the store's thread adds, the deleting thread removes
         self._thread: Worker | None = None
@@ -337,7 +349,8 @@ class Removal:
             file = self._files[0]
             try:
                 self._before()
-                file.delete()  # durable: a power loss must not restore a file without the next file
+                if not self._is_used(file):
+                    file.delete()  # durable: a power loss must not restore a file without the next file
             except OSError as error:
                 warning = f"{file.path} is expired and cannot be deleted: {error.strerror}; check its permissions"
                 if warning != self._warning:

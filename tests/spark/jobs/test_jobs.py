@@ -240,6 +240,14 @@ class TestReplay:
         assert row.properties["ORIGIN"] == f"archive:{ARCHIVED}/broker-a/1/0"
         assert (row.queueId, row.tags, row.properties["n"]) == (1, "t1", "1")
 
+    def test_a_repetition_that_sends_more_gives_each_message_its_id_again(self, spark, namesrv, archived, topic):
+        values = {"archive": str(archived), "topic": ARCHIVED, "job": "again", "to_topic": topic}
+        job("replay", namesrv, tag="t1", **values)
+        job("replay", namesrv, **values)
+        found = {(row.body, row.uniqKey) for row in read(spark, namesrv, topic).collect()}
+        assert [len(set(column)) for column in zip(*found, strict=True)] == [100, 100]
+        assert len(found) == 100
+
 
 class TestRedrive:
     def die(self, namesrv, topic, group):

@@ -22,6 +22,7 @@ from pyromq.spark.jobs.job_options import copies_options, mirror_options, source
 from pyromq.spark.jobs.runner import Tell, run_stream
 from pyromq.spark.jobs.session import (
     copied_columns,
+    named_copies,
     open_session,
     open_stream,
     origin_of,
@@ -71,11 +72,12 @@ def copies(messages: DataFrame, settings: Mirror, queue: Sequence[Column]) -> Da
     """
     origin = F.col("properties")[ORIGIN]
     home = F.coalesce(~origin.startswith(f"{settings.to_cluster}:"), F.lit(True))
-    return messages.where(home).select(
+    copied = messages.where(home).select(
         (F.lit(settings.to_topic) if settings.to_topic else F.col("topic")).alias("topic"),
         *copied_columns(origin_of(settings.cluster), own_properties()),
         *queue,
     )
+    return named_copies(copied, settings.to_topic, settings.delivery)
 
 
 def queue_columns(settings: Mirror, topics: Sequence[str]) -> list[Column]:

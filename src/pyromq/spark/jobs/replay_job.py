@@ -80,10 +80,7 @@ def _chosen(archive: DataFrame, settings: Replay) -> DataFrame:
 
 
 def _in_order(chosen: DataFrame) -> DataFrame:
-    """Return the rows with the messages of each queue in one task, in order.
-
-    A repeated job then has equal tasks.
-    """
+    """Return the rows with the messages of each queue in one task, in order."""
     return chosen.repartition("brokerName", "queueId").sortWithinPartitions("brokerName", "queueId", "queueOffset")
 
 

@@ -29,6 +29,7 @@ from pyromq.spark.read.stream_offset import StreamOffset
 from pyromq.spark.read.stream_planning import StreamPlanning
 from pyromq.spark.threads import use_session
 from pyromq.spark.worker_clients import queue_reader, with_retries
+from pyromq.spark.write.sink_options import IDEMPOTENT
 from pyromq.spark.write.writer import decided_before
 
 DEFAULTS = {
@@ -152,6 +153,18 @@ def copied_columns(origin: Column, properties: Column) -> list[Column]:
     ]
 
 
+def named_copies(copies: DataFrame, name: str, delivery: str) -> DataFrame:
+    """Return the copies with column uniqKey if delivery is idempotent: equal message ids in each run of this name.
+
+    The key is made from the original's place and born time. The sink's own ids depend on the division into tasks. The
+    born time distinguishes messages at one place, if the topic was created again.
+    """
+    if delivery != IDEMPOTENT:
+        return copies
+    place, born = F.col("properties")[ORIGIN], F.unix_millis("bornTimestamp")
+    return copies.withColumn("uniqKey", F.to_json(F.struct(F.lit(name), place, born)))
+
+
 def write_once(rows: DataFrame, settings: Redrive | Replay) -> bool:
     """Write the rows of a batch job. Return False if an earlier run of the same name has written them.
 
@@ -160,6 +173,7 @@ def write_once(rows: DataFrame, settings: Redrive | Replay) -> bool:
     """
     options = write_options(settings)
     before = decided_before(sink_options(options))
+    rows = named_copies(rows, f"{settings.job}:{settings.to_topic}", settings.delivery)
     rows.write.format("rocketmq").mode("append").options(**options).save()
     return before is None
 

@@ -5,6 +5,7 @@ import asyncio
 import grpc
 import pytest
 from tests.proxy.calls import Calls, endpoints, message, publishing, subscription
+from tests.waiting import PATIENCE_SECONDS, until
 
 from pyromq.clock import SystemClock
 from pyromq.errors import MQError
@@ -130,6 +131,29 @@ async def test_a_broker_that_hangs_does_not_stop_the_others(monkeypatch):
         assert group.retry_max_times == 2
         cluster.links[0].answers.resume()
         await access.close()
+
+
+async def test_a_broker_that_hangs_delays_no_heartbeats_of_consumers_to_the_others(monkeypatch):
+    monkeypatch.setattr(cluster_access, "MEMBER_SECONDS", 0.05)
+    async with Cluster(brokers=2, linked=True) as cluster:
+        await (await cluster.admin()).create_topic("orders")
+        access = ClusterAccess(cluster.namesrv, SystemClock(), connections=ConnectionConfig())
+        await access.start()
+        await access.route("orders")
+        cluster.links[0].answers.pause()
+        names = {f"c-{number}" for number in range(40)}
+        for name in names:
+            client = access.clients.register(name)
+            client.kind, client.group = proto.PUSH_CONSUMER, "billing"
+            client.subscriptions["orders"] = proto.FilterExpression(expression="*")
+        found = cluster.brokers[1].connections.consumers
+
+        await until(lambda: (group := found("billing")) and {each.client_id for each in group.members} == names)
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await access.close()
+
+        assert found("billing") is None
+        cluster.links[0].answers.resume()
 
 
 async def test_a_client_that_registers_again_while_it_expires_stays(cluster, admin):

@@ -105,13 +105,14 @@ class ClusterAccess:
             if not self.cluster.running:
                 await self.cluster.start()
                 tasks = self.cluster.tasks
-                tasks.start(every(MEMBER_SECONDS, self._announce_members, self.clock), name="heartbeats of consumers")
+                tasks.start(
+                    every(MEMBER_SECONDS, self._announce_all_members, self.clock), name="heartbeats of consumers"
+                )
                 tasks.start(every(MEMBER_SECONDS, self._expire, self.clock), name="forget silent clients")
 
     async def close(self) -> None:
         if self.cluster.running:
-            for client in self.clients:
-                await self.forget(client)
+            await self.forget(*self.clients)
             await self.cluster.close()
 
     # -- topics and groups
@@ -201,37 +202,58 @@ class ClusterAccess:
         topics = self.clients.produced_topics
         return HeartbeatBody(client_id, producers=[ProducerEntry(topic) for topic in sorted(topics)])
 
-    async def announce_member(self, client: GrpcClient) -> None:
-        """Send a consumer's heartbeat to the brokers of its topics, so that they count it as a member of its group."""
-        if client.is_consumer:
-            body = encode_body(HeartbeatBody(client.client_id, consumers=[consumer_entry(client)]))
-            await self._send_to_brokers(client, Heartbeat(), body)
+    async def announce_members(self, *clients: GrpcClient) -> None:
+        """Send heartbeats of consumers to the brokers of their topics.
 
-    async def forget(self, client: GrpcClient) -> None:
-        """Remove a client here and, unless it has registered again, at brokers."""
-        self.clients.remove(client)
-        if client.is_consumer and self.clients.find(client.client_id) is None:
-            await self._send_to_brokers(
-                client, UnregisterClient(client_id=client.client_id, consumer_group=client.group)
-            )
+        So the brokers count the consumers as members of their groups.
+        """
+        await self._send_to_brokers(
+            [
+                (each, Heartbeat(), encode_body(HeartbeatBody(each.client_id, consumers=[consumer_entry(each)])))
+                for each in clients
+                if each.is_consumer
+            ]
+        )
 
-    async def _send_to_brokers(self, client: GrpcClient, header: Header, body: bytes = b"") -> None:
-        addresses: set[str] = set()
-        for topic in client.subscriptions:
-            with suppress(TopicNotFound, Unavailable):
-                route = await self.cluster.route(topic)
-                addresses.update(filter(None, (route.master(name) for name in route.addresses)))
-        for address in addresses:
-            with suppress(MQError):  # the next heartbeat is sent again; a broker forgets a member without heartbeats
-                await self.cluster.ask(address, header, body)
+    async def forget(self, *clients: GrpcClient) -> None:
+        """Remove clients here and, unless they have registered again, at brokers."""
+        for client in clients:
+            self.clients.remove(client)
+        await self._send_to_brokers(
+            [
+                (each, UnregisterClient(client_id=each.client_id, consumer_group=each.group), b"")
+                for each in clients
+                if each.is_consumer and self.clients.find(each.client_id) is None
+            ]
+        )
 
-    async def _announce_members(self) -> None:
-        for client in self.clients:
-            await self.announce_member(client)
+    async def _send_to_brokers(self, requests: Sequence[tuple[GrpcClient, Header, bytes]]) -> None:
+        """Send each client's request to the brokers of its topics. A broker that hangs delays no other broker."""
+        by_address: dict[str, list[tuple[Header, bytes]]] = {}
+        for client, header, body in requests:
+            addresses: set[str] = set()
+            for topic in list(client.subscriptions):
+                with suppress(MQError):
+                    route = await self.cluster.route(topic)
+                    addresses.update(filter(None, (route.master(name) for name in route.addresses)))
+            for address in addresses:
+                by_address.setdefault(address, []).append((header, body))
+        await asyncio.gather(*(self._send_all(*each) for each in by_address.items()))
+
+    async def _send_all(self, address: str, requests: Sequence[tuple[Header, bytes]]) -> None:
+        for header, body in requests:
+            try:
+                await self.cluster.ask(address, header, body, timeout=TIMEOUT_SECONDS)
+            except Unavailable:  # the next heartbeats are sent again; a broker forgets a member without heartbeats
+                return
+            except MQError:
+                pass
+
+    async def _announce_all_members(self) -> None:
+        await self.announce_members(*self.clients)
 
     async def _expire(self) -> None:
-        for client in self.clients.expired():
-            await self.forget(client)
+        await self.forget(*self.clients.expired())
 
 
 def consumer_entry(client: GrpcClient) -> ConsumerEntry:

@@ -156,7 +156,7 @@ class ReceiveService:
             client.subscriptions[topic] = request.filter_expression
             is_new = True
         if is_new and request.auto_renew:
-            await caller.access.announce_member(client)
+            await caller.access.announce_members(client)
         return client
 
     def _make_visible_when_popped(

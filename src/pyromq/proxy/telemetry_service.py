@@ -91,7 +91,7 @@ class TelemetryService:
     async def _announce(self, caller: Caller, client: GrpcClient) -> None:
         try:
             if client.is_consumer:
-                await caller.access.announce_member(client)
+                await caller.access.announce_members(client)
             else:
                 await caller.access.start()
                 await caller.access.announce_producers()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,13 +15,21 @@ from tests.broker.replication.handover.other_client import client_at
 from tests.broker.replication.replica_sets import ReplicaSet, replica_set
 
 from pyromq import AsyncConsumer, ConsumeFrom, ConsumerConfig, Message, StoredMessage
+from pyromq.broker.broker import Broker
+from pyromq.broker.config import BrokerConfig
 from pyromq.broker.replication.handover import passing_on
+from pyromq.broker.replication.handover.passing_on import PassingOn
 from pyromq.broker.replication.replica_server import ReplicaServer
 from pyromq.client.cluster import replica_set_watch
 from pyromq.client.producer.async_producer import AsyncProducer
+from pyromq.clock import SystemClock
 from pyromq.errors import ResponseCode, StoreNotWritable
 from pyromq.remoting.bodies import HeartbeatBody, ProducerEntry, encode_body
+from pyromq.remoting.command import Call, Reply
+from pyromq.remoting.dispatch import Later
+from pyromq.remoting.header import RawFields
 from pyromq.remoting.headers import Heartbeat, QueryConsumerOffset, UpdateConsumerOffset
+from pyromq.remoting.remoting_session import RemotingSession
 
 LONG_SECONDS = 60.0  # wait of a client that does not learn of the new master, and of a failover that is not planned
 LONGEST_SECONDS = 20.0  # without a confirmation in a planned failover: a busy machine stands still for seconds
@@ -215,3 +224,25 @@ async def test_a_master_with_other_clients_stops_once_they_know_the_new_one_or_i
         await stopping
     assert master_of(three) is not first
     assert (await bodies(three)).count(b"late") >= 5 * fails  # the client repeats what a closed connection took
+
+
+async def test_a_master_that_is_replaced_while_the_connection_opens_gets_no_later_request(tmp_path: Path) -> None:
+    async with AsyncExitStack() as stack:
+        first, second = [
+            await stack.enter_async_context(Broker(BrokerConfig(tmp_path / name, port=0))) for name in ("1", "2")
+        ]
+        second.offsets.commit("g", "orders", 0, 7)
+        passing = PassingOn(first.config.connections, SystemClock())
+        stack.push_async_callback(passing.stop)
+        passing.dispatcher = first.dispatcher
+        passing.pass_to(first.address)
+        header = QueryConsumerOffset("g", "orders", 0)
+        session = RemotingSession(first.dispatcher, SystemClock(), address=("127.0.0.1", 1), wake=print, run_soon=print)
+        answered = passing.divert(Call(int(header.code), header=header, peer=session))
+        await asyncio.sleep(0)  # the connection with the first master begins to open
+        passing.pass_to(second.address)
+        assert isinstance(answered, Later)
+        reply: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        answered.add_done_callback(lambda done: reply.set_result(done.result()))
+        found = (await reply).header
+        assert isinstance(found, RawFields) and found.texts == {"offset": "7"}

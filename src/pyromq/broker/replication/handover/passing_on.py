@@ -16,7 +16,7 @@ from functools import partial
 import msgspec
 
 from pyromq.clock import Clock
-from pyromq.errors import BrokerError, MQError, NotTheMaster, ResponseCode, SystemBusy
+from pyromq.errors import BrokerError, MQError, NotTheMaster, ResponseCode, SystemBusy, Unavailable
 from pyromq.logs import logger_of
 from pyromq.net.channel import Channel, connect
 from pyromq.net.connection_config import ConnectionConfig
@@ -228,7 +228,11 @@ class PassingOn:
 
     async def _open(self, master: str) -> Channel:
         if self._channel is None or self._channel.closed:
-            self._channel = await connect(master, Dispatcher(), self._clock, connections=self._connections)
+            channel = await connect(master, Dispatcher(), self._clock, connections=self._connections)
+            if master != self._master:
+                await channel.close()
+                raise Unavailable(f"{master} is not the master any more")
+            self._channel = channel
             logger.info("requests of clients are passed on to the master %s", master)
         return self._channel
 

@@ -13,6 +13,7 @@ from pyromq.client.consumer.push.push_consumer import AsyncConsumer
 from pyromq.client.producer.async_producer import AsyncProducer
 from pyromq.errors import NoNameServer, ResponseCode, UsageError
 from pyromq.message import Message
+from pyromq.net.tasks import take_error
 from pyromq.remoting.bodies import ConsumerEntry, HeartbeatBody, ProducerEntry
 from pyromq.remoting.command import BINARY, Call, Reply
 from pyromq.remoting.dispatch import Dispatcher, answers
@@ -190,3 +191,31 @@ async def test_what_is_asked_of_a_group_goes_to_its_client_that_can_answer_and_t
     numbers = {name: 0 for name in PushReplyMessage.__struct_fields__ if name not in reply and name != "properties"}
     assert answer(PushReplyMessage(**reply, **numbers)) == 70
     await shared.pool.close()
+
+
+async def test_a_closed_client_leaves_nothing_at_the_connections_of_others(cluster):
+    config = ProducerConfig(instance="shop")
+    async with AsyncProducer("p", cluster.namesrv, config=config) as producer:
+        await producer.send(Message("orders", b"0"))
+        channels = producer._cluster._pool.channels().values()
+        before = [len(each.session.on_close) for each in channels]
+        async with AsyncProducer("q", cluster.namesrv, config=config) as other:
+            await other.send(Message("orders", b"1"))
+        assert [len(each.session.on_close) for each in channels] == before
+
+
+@pytest.mark.parametrize("turns", range(1, 6))
+async def test_a_client_whose_close_is_cancelled_is_closed_all_the_same(cluster, turns):
+    config = ProducerConfig(instance="shop")
+    producer = AsyncProducer("p", cluster.namesrv, config=config)
+    await producer.start()
+    producer.send_soon(Message("orders", b"0")).add_done_callback(take_error)
+    closing = asyncio.ensure_future(producer.close())
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    closing.cancel()
+    await asyncio.wait([closing])
+    assert closing.cancelled()
+    assert not producer._cluster._pool.channels()
+    async with AsyncProducer("p", cluster.namesrv, config=config):
+        pass

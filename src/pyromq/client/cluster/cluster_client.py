@@ -46,7 +46,7 @@ from pyromq.net.server_probes import keep_probing
 from pyromq.net.tasks import Tasks, every, take_error
 from pyromq.remoting.bodies import ClusterTable, HeartbeatBody, TopicRoute
 from pyromq.remoting.command import Response
-from pyromq.remoting.dispatch import Dispatcher
+from pyromq.remoting.dispatch import Dispatcher, Peer
 from pyromq.remoting.header import Filled, Header
 from pyromq.remoting.headers import BrokerClusterInfo, Heartbeat, RouteOfTopic, SendMessageV2, UnregisterClient
 from pyromq.remoting.json_quirks import decode_body, encode_body
@@ -186,10 +186,15 @@ class ClusterClient:
         parallel: a heartbeat handled after the unregistering would register the client again.
         """
         self.running = False
-        await self.tasks.stop()
-        await asyncio.gather(*(self._unregister(*greeted) for greeted in self._greeted.items()))
-        self._greeted.clear()
-        await self._close_pool()
+        try:
+            await self.tasks.stop()
+            await asyncio.gather(*(self._unregister(*greeted) for greeted in self._greeted.items()))
+        finally:  # also if this call is cancelled
+            for channel in self._greeted.values():  # other clients may use the connections for long
+                listeners = channel.session.on_close
+                channel.session.on_close = tuple(each for each in listeners if each != self._connection_closed)
+            self._greeted.clear()
+            await self._close_pool()
 
     async def _close_pool(self) -> None:
         if self._shared is None:
@@ -216,7 +221,7 @@ class ClusterClient:
         if self._greeted.get(address) is not channel:
             self._greeted[address] = channel
             self._silent.discard(address)
-            channel.session.on_close += (lambda _: self._lost(address),)
+            channel.session.on_close += (self._connection_closed,)
             self._beat_now(address, channel)
         return channel
 
@@ -494,10 +499,11 @@ class ClusterClient:
                 addresses.update((await self.masters()).values())
         await asyncio.gather(*map(self._beat, addresses))
 
-    def _lost(self, address: str) -> None:
+    def _connection_closed(self, session: Peer) -> None:
         if self.running:
-            for tell in self.on_connection_lost:
-                tell(address)
+            for address in [each for each, channel in self._greeted.items() if channel.session is session]:
+                for tell in self.on_connection_lost:
+                    tell(address)
 
     def _beat_now(self, address: str, channel: Channel) -> asyncio.Future[Response] | None:
         """Begin a heartbeat to a broker and return its future; None if this client sends no heartbeats."""

@@ -138,8 +138,10 @@ class AsyncProducer(AsyncLifespan):
         self._closing = True
         self._fast_outbox = None
         if self._cluster.running:
-            await self.flush()
-            await self._cluster.close()
+            try:
+                await self.flush()
+            finally:
+                await self._cluster.close()
 
     async def send(
         self,

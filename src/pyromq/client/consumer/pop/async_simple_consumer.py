@@ -145,14 +145,15 @@ class AsyncSimpleConsumer(AsyncLifespan):
         """
         if not self._cluster.running:
             return
-        with suppress(TimeoutError):
-            async with asyncio.timeout(API_SECONDS):
-                await self._held.release()
-        if self._popping:
-            await asyncio.wait(self._popping, timeout=API_SECONDS)
-            await asyncio.sleep(0)  # the callbacks of abandoned pops start tasks
-        await self._cluster.tasks.stop()
-        await self._cluster.close()
+        try:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(API_SECONDS):
+                    await self._held.release()
+            if self._popping:
+                await asyncio.wait(self._popping, timeout=API_SECONDS)
+                await asyncio.sleep(0)  # the callbacks of abandoned pops start tasks
+        finally:
+            await self._cluster.close()
 
     async def receive(
         self,

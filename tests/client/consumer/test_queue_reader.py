@@ -77,6 +77,22 @@ async def test_the_first_message_since_a_time_is_found(cluster, reader):
     assert await reader.store_time_at(place, 99) is None
 
 
+async def test_messages_stored_in_the_same_ms_are_all_since_that_time(cluster, reader, monkeypatch):
+    async def any_hit(topic, queue_id, timestamp_ms):
+        return 5
+
+    (place,) = await sent(cluster, 2, queues=1)
+    await cluster.clock.advance(1)
+    producer = await cluster.producer()
+    for _ in range(5):
+        await producer.send(Message("orders", b"x"), queue=place)
+    stored = await reader.store_time_at(place, 2)
+    monkeypatch.setattr(cluster.broker.store, "search_by_time", any_hit)  # as RocketMQ's broker answers
+    assert await reader.first_since(place, stored, (0, 7)) == 2
+    assert await reader.first_since(place, stored, (4, 7)) == 4
+    assert await reader.first_since(place, stored + 1, (0, 7)) == 7
+
+
 async def test_every_name_server_is_asked_for_brokers_that_left():
     async with Cluster(2) as cluster, NameServer(NameServerConfig(port=0), cluster.clock) as restarted:
         async with NameServer(NameServerConfig(port=0), cluster.clock) as stopped:

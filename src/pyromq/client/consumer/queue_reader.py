@@ -129,7 +129,7 @@ class AsyncQueueReader(AsyncLifespan):
         """Return the offset of the first message stored at `time_ms` (ms since 1970) or later.
 
         Return the queue's end if there is none. Brokers return the message nearest to the time, which may be stored
-        before it.
+        before it. Of several messages stored at the time, RocketMQ's brokers return any.
         """
         least, most = bounds
         if least >= most:
@@ -140,6 +140,15 @@ class AsyncQueueReader(AsyncLifespan):
             if stored is None or stored >= time_ms:
                 break
             offset += 1
+        low = offset
+        if low > least and await self._is_since(queue, low - 1, time_ms):
+            low = least
+        while low < offset:
+            middle = (low + offset) // 2
+            if await self._is_since(queue, middle, time_ms):
+                offset = middle
+            else:
+                low = middle + 1
         return offset
 
     async def store_time_at(self, queue: MessageQueue, offset: int) -> int | None:
@@ -258,6 +267,10 @@ class AsyncQueueReader(AsyncLifespan):
             found |= await self.live_bounds(doubted)  # the queue's last message has expired, so probably all have
         asked = [queue for queue in route.readable if queue.broker_name not in left_out]
         return {queue: found.get(queue) or await self._ask_bounds(queue) for queue in asked}
+
+    async def _is_since(self, queue: MessageQueue, offset: int, time_ms: int) -> bool:
+        stored = await self.store_time_at(queue, offset)
+        return stored is not None and stored >= time_ms
 
     async def _ask_bounds(self, queue: MessageQueue) -> Bounds:
         """Return the bounds of a queue that is not writable: the broker's statistics have writable queues only."""

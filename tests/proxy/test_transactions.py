@@ -2,11 +2,13 @@
 
 import pytest
 from tests.proxy.calls import Calls, message, publishing
+from tests.proxy.http2.peer import Peer
 from tests.proxy.test_sending import stored
 
+from pyromq.proxy.client_table import ClientTable
 from pyromq.proxy.proto import definition_pb2 as proto
 from pyromq.proxy.proto import service_pb2 as service
-from pyromq.testing import Cluster
+from pyromq.testing import Cluster, FakeClock
 
 ORDERS = proto.Resource(name="orders")
 
@@ -83,3 +85,18 @@ async def test_another_producer_of_the_topic_is_asked_about_an_orphan(proxy, clu
     assert dict(orphan.message.user_properties) == {}
     assert answer.status.code == proto.OK
     assert len(stored(cluster)) == 1
+
+
+async def test_a_producer_that_does_not_read_is_asked_no_more():
+    peer, clients = Peer(initial_window=0), ClientTable(FakeClock())
+    peer.call(None, end=False)
+    peer.exchange()
+    producer = clients.register("a")
+    producer.topics, producer.stream = frozenset({"orders"}), peer.handler.streams[0]
+    body, asked = bytes(1 << 20), 0
+
+    while asked < 100 and (found := clients.producer_of("orders")) is not None:
+        found.stream.send(body)
+        asked += 1
+
+    assert 1 < asked < 10

@@ -40,6 +40,11 @@ class GrpcClient:
     receives: set[asyncio.Future[None]] = field(default_factory=set)  # completed when the client terminates
 
     @property
+    def takes_commands(self) -> bool:
+        """Whether the client has a Telemetry stream, and reads what its connection gets."""
+        return self.stream is not None and not self.stream.connection.is_over_share
+
+    @property
     def is_consumer(self) -> bool:
         return self.kind in CONSUMER_TYPES and bool(self.group)
 
@@ -99,7 +104,7 @@ class ClientTable:
         return {topic for client in self._clients.values() for topic in client.topics}
 
     def producer_of(self, topic: str) -> GrpcClient | None:
-        """Return a producer of a topic that has a stream, another with each call; None if there is none."""
-        found = [each for each in self._clients.values() if topic in each.topics and each.stream is not None]
+        """Return a producer of a topic that reads its stream, another with each call; None if there is none."""
+        found = [each for each in self._clients.values() if topic in each.topics and each.takes_commands]
         self._turn += 1
         return found[self._turn % len(found)] if found else None

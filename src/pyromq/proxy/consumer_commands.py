@@ -82,8 +82,8 @@ class ConsumerCommands:
 
     def _client(self, client_id: str) -> GrpcClient:
         client = self._access.clients.find(client_id)
-        if client is None or client.stream is None:
-            text = f"client {excerpt(client_id, 100)!r} has no Telemetry stream at this proxy; ask again in a minute"
+        if client is None or not client.takes_commands:
+            text = f"client {excerpt(client_id, 100)!r} reads no Telemetry stream at this proxy; ask again in a minute"
             raise BrokerError(text)
         return client
 

@@ -32,7 +32,7 @@ from pyromq.console.view.routing import change, view
 from pyromq.console.view.table import Table
 from pyromq.errors import MQError, QueryNotFound, TopicNotFound, UsageError
 from pyromq.message import MessageQueue, StoredMessage
-from pyromq.names import DEAD_LETTER_PREFIX, check_group, dead_letter_topic, retry_topic
+from pyromq.names import DEAD_LETTER_PREFIX, check_group, dead_letter_topic
 
 T = TypeVar("T")
 
@@ -215,7 +215,7 @@ class _IsCopy(Match):
 async def _redriven(context: RequestContext, group: str, letters: Sequence[DeadLetter]) -> tuple[set[str], bool]:
     """Return the offset ids of redriven dead letters, and whether all messages were read that may be their copies.
 
-    Copies are in the group's retry topic, in the original topics, or in topics that the audit log names. They are
+    Copies are in the group's retry topics, in the original topics, or in topics that the audit log names. They are
     read, latest first, for `MARK_SECONDS`: looking up each dead letter would take two requests or more for each.
     """
     sent = context.console.redrives.copies()
@@ -227,7 +227,8 @@ async def _redriven(context: RequestContext, group: str, letters: Sequence[DeadL
     reader, first_ms = await context.clients().reader(), min(each.message.store_ms for each in letters)
     bounds: dict[MessageQueue, Bounds] = {}
     origins = {each.original_topic for each in letters if each.original_topic}
-    for topic in {retry_topic(group)} | origins | context.console.redrives.topics(group):
+    retries = {topic for each in letters for topic in each.retry_topics}
+    for topic in retries | origins | context.console.redrives.topics(group):
         try:
             bounds |= await bounds_between(reader, [topic], first_ms, None)
         except MQError:

@@ -5,7 +5,7 @@ import time
 from contextlib import aclosing
 
 import pytest
-from tests.waiting import PATIENCE_SECONDS
+from tests.waiting import PATIENCE_SECONDS, until
 
 from pyromq.client.admin.messages.dead_letters import (
     REDRIVEN_FROM,
@@ -15,12 +15,15 @@ from pyromq.client.admin.messages.dead_letters import (
     Fate,
     RedriveOrder,
 )
+from pyromq.client.client_config import ConsumeFrom, ConsumerConfig
 from pyromq.client.consumer.push.listener import GiveUp
 from pyromq.client.consumer.push.push_consumer import AsyncConsumer
 from pyromq.errors import IllegalName, QueryNotFound, UsageError
 from pyromq.message import Message
+from pyromq.remoting.bodies import GroupConfig
 
 GROUP = "billing"
+FIRST = ConsumerConfig(consume_from=ConsumeFrom.FIRST)
 
 
 @pytest.fixture
@@ -172,6 +175,53 @@ async def test_a_redriven_message_reaches_its_group_as_it_was_with_no_attempts_c
     assert (message.tags, message.keys, message.flag, message.reconsume_times) == ("paid", ["7"], 3, 0)
     assert message.properties["a"] == "b"
     assert "RETRY_REASON" not in message.properties
+
+
+@pytest.fixture
+async def popping(cluster):
+    """A member of a group that pops, with one message that it has made a dead letter at its first attempt."""
+    await (await cluster.producer()).send(Message("orders", b"x"))
+    consumer = await cluster.simple_consumer("workers", config=FIRST)
+    consumer.subscribe("orders")
+    (message,) = await consumer.receive(wait_seconds=PATIENCE_SECONDS)
+    await consumer.dead_letter(message, "no such customer")
+    return consumer
+
+
+async def test_a_redriven_message_reaches_a_group_that_pops(popping, dead_letters):
+    (outcome,) = await collect(dead_letters.redrive("workers"))
+    (message,) = await popping.receive(wait_seconds=PATIENCE_SECONDS)
+    again = await collect(dead_letters.redrive("workers"))
+
+    assert (outcome.fate, outcome.destination) == (Fate.SENT, "%RETRY%workers_orders")
+    assert (message.topic, message.body, message.reconsume_times) == ("orders", b"x", 0)
+    assert [outcome.fate for outcome in again] == [Fate.REDRIVEN_BEFORE]
+    assert list(await dead_letters.redriven([outcome.letter])) == [outcome.letter.message.offset_message_id]
+
+
+async def test_a_redriven_message_reaches_a_group_that_popped_before(cluster, dead_letters):
+    admin, producer = await cluster.admin(), await cluster.producer()
+    await admin.create_group(GroupConfig("workers", retry_max_times=1))
+    await producer.send(Message("orders", b"x"))
+    consumer = await cluster.simple_consumer("workers", config=FIRST)
+    consumer.subscribe("orders")
+    for _ in range(2):
+        (message,) = await consumer.receive(wait_seconds=PATIENCE_SECONDS)
+        await consumer.change_invisible_duration(message, 0)
+    await until(lambda: cluster.broker.topics.find("%DLQ%workers") is not None)
+    await consumer.close()
+
+    (outcome,) = await collect(dead_letters.redrive("workers"))
+    await admin.create_topic("copies", 1)
+    (elsewhere,) = await collect(dead_letters.redrive("workers", order=RedriveOrder(to_topic="copies")))
+
+    consumer = await cluster.simple_consumer("workers", config=FIRST)
+    consumer.subscribe("orders")
+    (message,) = await consumer.receive(wait_seconds=PATIENCE_SECONDS)
+    assert (outcome.destination, message.body, message.reconsume_times) == ("%RETRY%workers_orders", b"x", 0)
+    reader = await cluster.consumer()
+    (copy,) = (await reader.pull(elsewhere.queue, elsewhere.queue_offset)).messages
+    assert "1ST_POP_TIME" not in copy.properties  # its next group may pull
 
 
 async def test_the_outcome_tells_where_the_copy_lies(cluster, dead_letters):

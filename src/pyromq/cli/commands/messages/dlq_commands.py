@@ -28,7 +28,6 @@ from pyromq.client.admin.messages.dead_letters import (
 )
 from pyromq.clock import local_time
 from pyromq.errors import GroupNotFound
-from pyromq.names import retry_topic
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -173,7 +172,7 @@ def _origin(letter: DeadLetter) -> dict[str, Any]:
 async def _explained(namesrv: str, group: str, message_id: str) -> dict[str, Any]:
     async with AsyncDeadLetters(namesrv, connections=connections()) as dead_letters:
         letter = await dead_letters.find(group, message_id)
-        topics = [retry_topic(group), *([letter.original_topic] if letter.original_topic else [])]
+        topics = [*letter.retry_topics, *([letter.original_topic] if letter.original_topic else [])]
         copies = [copy for topic in topics for copy in await dead_letters.copies(letter, topic)]
     sent = [{"topic": copy.topic, "time": local_time(copy.store_ms)} for copy in copies if copy.reconsume_times == 0]
     return _origin(letter) | {"redriven": sent} | as_record(letter.message)

@@ -3,6 +3,8 @@
 Dead letters stay in topic `%DLQ%group` until they expire. A redrive stores a copy with no attempts counted, for the
 group alone or in another topic. A property of the copy names its dead letter: a second redrive finds the copy at the
 destination and skips the dead letter.
+
+A group that pops has a retry topic for each topic, and reads no other. Its copies go to that retry topic.
 """
 
 from __future__ import annotations
@@ -13,26 +15,30 @@ from dataclasses import dataclass
 from enum import Enum
 from itertools import count
 
-from pyromq.client.admin.admin_client import AdminClient, each_of
+from pyromq.client.admin.admin_client import AdminClient, ClusterBrokers, each_of
 from pyromq.client.admin.messages.message_search import find_by_offset_id, find_copies, one_id
 from pyromq.client.admin.messages.reason_pattern import reason_pattern
 from pyromq.client.arguments import checked
 from pyromq.client.consumer.pulling import PullRequest, pull
 from pyromq.client.consumer.queue_offsets import QueueOffsets
 from pyromq.clock import Clock
-from pyromq.errors import MQError, QueryNotFound, TopicNotFound, Unavailable, UsageError
+from pyromq.errors import BrokerError, MQError, QueryNotFound, TopicNotFound, Unavailable, UsageError
+from pyromq.filter.subscription_differences import POP
 from pyromq.message import MessageQueue, Property, StoredMessage
 from pyromq.names import (
+    AUTO_CREATE_TOPIC,
     DEAD_LETTER_PREFIX,
     TOOLS_GROUP,
     check_group,
     check_topic,
     dead_letter_topic,
+    pop_retry_topic,
     retry_topic,
 )
 from pyromq.net.connection_config import ConnectionConfig
-from pyromq.remoting.bodies import TopicList, decode_body
-from pyromq.remoting.headers import SendMessageResponse, TopicNames
+from pyromq.remoting.bodies import ConsumerConnection, TopicList, decode_body
+from pyromq.remoting.codes import Permission
+from pyromq.remoting.headers import ConsumerConnections, CreateTopic, SendMessageResponse, TopicNames
 
 PULL_COUNT = 32  # dead letters pulled per request
 REDRIVEN_FROM = "REDRIVEN_FROM"  # property of a copy: the offset id of its dead letter
@@ -59,6 +65,17 @@ class DeadLetter:
         """The topic to which the application sent; None for a message sent to the dead-letter topic directly."""
         properties = self.message.properties
         return properties.get(Property.RETRY_TOPIC) or properties.get(ORIGIN_TOPIC)
+
+    @property
+    def was_popped(self) -> bool:
+        """Whether the group popped the message. Unknown, and False, if it died at its first attempt."""
+        return Property.FIRST_POP_TIME in self.message.properties
+
+    @property
+    def retry_topics(self) -> list[str]:
+        """The group's retry topics that may have copies of the message: of pulls, then of pops."""
+        topic = self.original_topic
+        return [retry_topic(self.group), *([pop_retry_topic(self.group, topic)] if topic else [])]
 
     @property
     def reason(self) -> str | None:
@@ -138,13 +155,18 @@ class RedriveOrder:
         if self.per_second is not None and self.per_second <= 0:
             raise UsageError(f"per_second={self.per_second} must be above 0")
 
-    def destination(self, letter: DeadLetter) -> str:
-        """Return the topic for a letter's copy. Raises `UsageError` if an original topic is needed but unknown."""
+    def destination(self, letter: DeadLetter, *, is_popping: bool = False) -> str:
+        """Return the topic for a letter's copy. `is_popping` says whether members of the letter's group pop.
+
+        Raises `UsageError` if an original topic is needed but unknown.
+        """
         if self.to_topic is not None:
             return self.to_topic
         if letter.original_topic is None:
             raise UsageError(f"message {letter.message.message_id} has no original topic; give the topic for its copy")
-        return letter.original_topic if self.to_origin else retry_topic(letter.group)
+        if self.to_origin:
+            return letter.original_topic
+        return letter.retry_topics[is_popping or letter.was_popped]
 
 
 class Fate(Enum):
@@ -199,6 +221,7 @@ class AsyncDeadLetters(AdminClient):
     ) -> None:
         super().__init__(namesrv, timeout=timeout, clock=clock, instance=instance, connections=connections)
         self._offsets = QueueOffsets(self._cluster, timeout=timeout)
+        self._brokers = ClusterBrokers(self._cluster, timeout=timeout)
         self._turns = count()
 
     async def counts(self) -> list[DeadLetterCount]:
@@ -258,12 +281,12 @@ class AsyncDeadLetters(AdminClient):
     ) -> dict[str, StoredMessage]:
         """Return the latest copy of each redriven dead letter, by the letter's offset id.
 
-        Copies in the group's retry topic, in the original topic and in `topics` are found, with a request for each
+        Copies in the group's retry topics, in the original topic and in `topics` are found, with a request for each
         letter and topic.
         """
 
         async def look(letter: DeadLetter) -> StoredMessage | None:
-            own = {retry_topic(letter.group), *([letter.original_topic] if letter.original_topic else [])}
+            own = {*letter.retry_topics, *([letter.original_topic] if letter.original_topic else [])}
             found = [copy for topic in own.union(topics) for copy in await self.copies(letter, topic)]
             return max(found, key=lambda copy: copy.store_ms, default=None)
 
@@ -278,10 +301,11 @@ class AsyncDeadLetters(AdminClient):
         A failed send is yielded as an outcome and does not stop the redrive.
         """
         order = order or RedriveOrder()
+        is_popping = await self._is_popping(group)
         sent, due = 0, self._clock.monotonic()
         async with aclosing(self.letters(group, wanted)) as letters:
             async for letter in letters:
-                outcome = await self._prepare(letter, order)
+                outcome = await self._prepare(letter, order, is_popping=is_popping)
                 if outcome.fate is Fate.WOULD_BE_SENT:
                     if sent == order.most:
                         return
@@ -314,11 +338,25 @@ class AsyncDeadLetters(AdminClient):
         except TopicNotFound:
             return []
 
-    async def _prepare(self, letter: DeadLetter, order: RedriveOrder) -> Redriven:
+    async def _is_popping(self, group: str) -> bool:
+        """Return whether a member of the group is connected that pops."""
+        check_group(group)
+
+        async def pops_at(address: str) -> bool:
+            try:
+                found = await self._brokers.read(address, ConsumerConnections(consumer_group=group), ConsumerConnection)
+            except BrokerError:  # no member, or no right to see members
+                return False
+            return found.consume_type == POP
+
+        return any((await self._cluster.ask_reachable((await self._brokers.masters()).values(), pops_at)).values())
+
+    async def _prepare(self, letter: DeadLetter, order: RedriveOrder, *, is_popping: bool) -> Redriven:
         try:
             _refuse_damaged(letter.message)
-            destination = order.destination(letter)
-            await self._cluster.route(destination)
+            destination = order.destination(letter, is_popping=is_popping)
+            if not await self._exists(destination, letter):
+                return Redriven(letter, Fate.WOULD_BE_SENT, destination)
             if not order.again and await self.copies(letter, destination):
                 return Redriven(letter, Fate.REDRIVEN_BEFORE, destination)
         except MQError as error:
@@ -329,6 +367,8 @@ class AsyncDeadLetters(AdminClient):
         letter, destination = prepared.letter, prepared.destination
         assert destination is not None, "prepared to be sent"
         try:
+            if not await self._exists(destination, letter):
+                await self._create_retry_topic(destination, letter)
             queue, message = await self._next_queue(destination), letter.message
             response = await self._cluster.send_copy(
                 queue, message, _copied(letter, queue), born_ms=message.born_ms, attempts=0, timeout=self._timeout
@@ -338,6 +378,28 @@ class AsyncDeadLetters(AdminClient):
             return Redriven(letter, Fate.FAILED, destination, error=error)
         stored_in = queue._replace(queue_id=stored.queue_id)
         return Redriven(letter, Fate.SENT, destination, stored_in, stored.queue_offset)
+
+    async def _exists(self, destination: str, letter: DeadLetter) -> bool:
+        """Return whether a topic exists. Raises `TopicNotFound` unless it is a retry topic, which can be created."""
+        try:
+            await self._cluster.route(destination)
+        except TopicNotFound:
+            if destination not in letter.retry_topics:
+                raise
+            return False
+        return True
+
+    async def _create_retry_topic(self, topic: str, letter: DeadLetter) -> None:
+        """Create a retry topic where the dead letter is. Brokers create it when they redeliver a first message."""
+        order = CreateTopic(
+            topic=topic,
+            read_queues=1,
+            write_queues=1,
+            permission=Permission.READ | Permission.WRITE,
+            default_topic=AUTO_CREATE_TOPIC,
+        )
+        await self._brokers.ask(await self._cluster.master(letter.message.queue), order)
+        self._cluster.routes.forget(topic)
 
     async def _next_queue(self, topic: str) -> MessageQueue:
         """Return the next writable queue of a topic, in turn. Raises `Unavailable` if there is none."""
@@ -364,7 +426,12 @@ def _copied(letter: DeadLetter, queue: MessageQueue) -> dict[str, str]:
     properties = {name: value for name, value in message.properties.items() if name not in _DROPPED_PROPERTIES}
     properties[REDRIVEN_FROM] = message.offset_message_id
     properties.setdefault(Property.UNIQUE_KEY, message.message_id)  # a second redrive finds the copy by this id
-    if queue.topic == retry_topic(letter.group):
+    pulled, *popped = letter.retry_topics
+    if queue.topic not in popped:  # the next group may pull
+        properties.pop(Property.FIRST_POP_TIME, None)
+    elif not letter.was_popped:
+        properties[Property.FIRST_POP_TIME] = str(message.store_ms)
+    if queue.topic in (pulled, *popped):
         properties.setdefault(Property.RETRY_TOPIC, letter.original_topic or "")
     else:
         properties.pop(Property.RETRY_TOPIC, None)

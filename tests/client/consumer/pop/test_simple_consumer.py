@@ -177,6 +177,30 @@ async def test_a_cancelled_receive_leaves_no_message_invisible(producer, consume
     assert message.body == b"1"
 
 
+class Picky:
+    def filter_messages(self, group, messages):
+        return [message for message in messages if message.body != b"unwanted"]
+
+
+async def test_a_receive_cancelled_while_it_acknowledges_leaves_no_message_invisible(cluster, producer):
+    consumer = await cluster.simple_consumer("workers", config=ConsumerConfig(hooks=(Picky(),)))
+    consumer.subscribe("orders")
+    await send(producer, b"wanted", b"unwanted", ordering_key="k")
+    acknowledging = asyncio.Event()
+
+    async def hanging(messages):
+        acknowledging.set()
+        await asyncio.Event().wait()
+
+    consumer._requests.ack, ack = hanging, consumer._requests.ack
+    receiving = asyncio.ensure_future(consumer.receive(wait_seconds=30))
+    await until(acknowledging.is_set)
+    receiving.cancel()
+    await asyncio.wait([receiving])
+    consumer._requests.ack = ack
+    assert [message.body for message in await consumer.receive(wait_seconds=30)] == [b"wanted"]
+
+
 async def test_attempts_end_with_a_dead_letter(cluster, producer, consumer):
     await (await cluster.admin()).create_group(GroupConfig("workers", retry_max_times=1), replace=True)
     await send(producer, b"poison")

@@ -30,7 +30,7 @@ from pyromq.json_body import json_reader
 from pyromq.logs import logger_of
 from pyromq.message import StoredMessage, SysFlag
 from pyromq.names import check_consumer_group
-from pyromq.net.tasks import every, shared
+from pyromq.net.tasks import every, shared, take_error
 from pyromq.remoting.bodies import ConsumerEntry, HeartbeatBody
 from pyromq.remoting.headers.pop_headers import MAX_INVISIBLE_SECONDS, MAX_POPPED, MIN_INVISIBLE_SECONDS
 
@@ -282,7 +282,12 @@ class AsyncSimpleConsumer(AsyncLifespan):
             if popped.damaged:
                 self.damaged_count += popped.damaged
                 logger.error("group %s: %d damaged messages in %s", self.group, popped.damaged, place.topic)
-            if messages := await self._accepted(place.topic, popped.messages):
+            try:
+                messages = await self._accepted(place.topic, popped.messages)
+            except asyncio.CancelledError:
+                self._make_visible(popped.messages)
+                raise
+            if messages:
                 self._held.add(messages, invisible_ms=invisible_ms, renew=renew)
                 self._status.rates.tally(place.topic).pull(len(messages), 0.0)
                 return messages
@@ -313,15 +318,21 @@ class AsyncSimpleConsumer(AsyncLifespan):
         try:
             return await shared(task)
         except asyncio.CancelledError:
-            task.add_done_callback(self._make_visible)
+            task.add_done_callback(self._abandoned)
             raise
 
-    def _make_visible(self, popped: asyncio.Task[Popped]) -> None:
-        if not popped.cancelled() and popped.exception() is None and self._cluster.running:
-            for message in popped.result().messages:
+    def _abandoned(self, popped: asyncio.Task[Popped]) -> None:
+        if not popped.cancelled() and popped.exception() is None:
+            self._make_visible(popped.result().messages)
+
+    def _make_visible(self, messages: Iterable[StoredMessage]) -> None:
+        """Begin to make messages visible that no receive will return."""
+        if self._cluster.running:
+            for message in messages:
                 change = asyncio.ensure_future(self._requests.change(message, 0))
                 self._popping.add(change)
                 change.add_done_callback(self._popping.discard)
+                change.add_done_callback(take_error)  # the message becomes visible when its invisible time ends
 
     async def _accepted(self, topic: str, messages: list[StoredMessage]) -> list[StoredMessage]:
         """Return the messages for the application.

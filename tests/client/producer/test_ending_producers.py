@@ -48,6 +48,23 @@ async def outcome(send):
     return None
 
 
+class Unlike:
+    """Cannot be compared, as arrays cannot, and cannot be written."""
+
+    def __eq__(self, other):
+        raise ValueError("no truth value")
+
+    def __repr__(self):
+        raise ValueError("no text")
+
+
+@pytest.mark.parametrize("chosen", [lambda queues: tuple(queues[0]), lambda queues: Unlike()], ids=["tuple", "unlike"])
+async def test_a_selector_that_returns_no_queue_leaves_nothing_in_flight(producer, chosen):
+    with pytest.raises(UsageError, match="must return one of the queues"):
+        await producer.send(Message("orders", b"1"), selector=lambda queues, message: chosen(queues))
+    assert producer.in_flight == 0
+
+
 @pytest.mark.parametrize("error", RAISED, ids=lambda error: type(error).__name__)
 @pytest.mark.parametrize("kind", ["send", "send_soon", "request"])
 async def test_what_a_selector_raises_reaches_the_caller_and_nothing_is_in_flight(producer, kind, error):

@@ -13,6 +13,7 @@ from typing import ParamSpec, TypeVar
 import msgspec
 
 from pyromq import speedups
+from pyromq.client.application_code import picture_of
 from pyromq.client.arguments import check_queue
 from pyromq.client.client_config import ProducerConfig
 from pyromq.client.client_hooks import MessageSend, SendHooks, SendKind
@@ -445,8 +446,8 @@ def _selected(selector: Selector, queues: Sequence[MessageQueue], message: Messa
         chosen = selector(queues, message)
     except BaseException as error:
         raise SelectorRaised(error) from error
-    if chosen not in queues:
-        raise UsageError(f"the selector returned {chosen!r}; it must return one of the queues it was given")
+    if not isinstance(chosen, MessageQueue) or chosen not in queues:
+        raise UsageError(f"the selector returned {picture_of(chosen)}; it must return one of the queues it was given")
     return chosen
 
 

@@ -1,8 +1,10 @@
 """Changed files come into force within a second; broken ones do not, and are complained of."""
 
+import errno
 import logging
 import os
 from concurrent.futures import Future
+from pathlib import Path
 
 import pytest
 from tests.store.synced_names import SyncedNames, only_on_linux
@@ -112,6 +114,20 @@ def test_a_broken_file_keeps_what_was_good_and_says_so_once(files, caplog):
     files.write("acl/b.yml", "third-3")
     files.look()
     assert (files.accounts, files.permissions.fault) == (["first-1", "third-3"], None)
+
+
+def test_a_file_that_becomes_readable_counts_though_it_does_not_change(files, monkeypatch, caplog):
+    def refuse(path):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "read_bytes", refuse)
+        files.write("plain_acl.yml", "second-2")
+        files.look(5)
+    assert "plain_acl.yml: cannot be read: Permission denied" in files.permissions.fault
+    assert len(caplog.records) == 1
+    files.look(1)
+    assert (files.accounts, files.permissions.fault) == (["second-2"], None)
 
 
 def test_a_file_of_the_same_size_and_time_that_replaces_another_counts(files):

@@ -1,7 +1,7 @@
 """The accounts and white lists in force, and a thread that puts changed ACL files in force within a second.
 
 The thread checks the files four times a second. A changed file is read if the next check finds no more changes,
-since an editor may be writing the file. Invalid files change nothing.
+since an editor may be writing the file. Invalid files change nothing. A file that cannot be read is tried again.
 """
 
 from __future__ import annotations
@@ -187,6 +187,8 @@ class AclWatch:
             logger.info("permissions in force: %s", counted(len(self._permissions.in_force.accounts), "account"))
         except (MQError, OSError) as error:
             self._permissions.complain(str(error))
+            if isinstance(error.__cause__, OSError):  # the file cannot be read now; `chown` leaves its version as it is
+                self._read = {}
 
     def _take(self) -> None:
         reading = self._folder.read()

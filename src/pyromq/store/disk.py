@@ -217,7 +217,7 @@ class LocalDisk:
         while (position := platform.next_data(descriptor, position)) < end:
             size = min(_PIECE - position % _PIECE, end - position)
             if platform.read(descriptor, size, position).strip(b"\0"):
-                platform.write(descriptor, bytes(size), position)
+                write_all(self, descriptor, _ZEROS[:size], position)
             position += size
 
     def hole_behind(self, descriptor: int, position: int) -> int:

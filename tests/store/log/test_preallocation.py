@@ -151,6 +151,20 @@ def test_an_unwritten_stretch_is_zeros_in_memory_and_what_is_beside_it_stays(tmp
     assert segment.path.stat().st_size == segment.size
 
 
+class SlowWriting(LocalDisk):
+    """A disk that writes a few bytes at a time."""
+
+    write = staticmethod(lambda descriptor, content, position: LOCAL_DISK.write(descriptor, content[:1_000], position))
+
+
+def test_a_cut_leaves_nothing_on_a_disk_that_writes_a_part_of_what_it_is_given(tmp_path: Path) -> None:
+    segment = Segment(tmp_path / "0", 64 << 10, disk=SlowWriting())
+    segment.create()
+    segment.memory[:] = b"x" * segment.size
+    segment.clear_from(5_000)
+    assert bytes(segment.memory) == b"x" * 5_000 + bytes(segment.size - 5_000)
+
+
 def test_what_a_disk_refuses_to_make_ready_is_told(tmp_path: Path) -> None:
     path = tmp_path / "0"
     path.write_bytes(bytes(4 * PAGE))

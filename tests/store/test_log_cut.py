@@ -113,6 +113,17 @@ def test_a_cut_at_the_first_byte_empties_the_store(tmp_path: Path) -> None:
     assert [each.body for each in kept] == [each.body for each in sent]
 
 
+def test_a_log_with_a_part_of_its_first_record_is_emptied(tmp_path: Path) -> None:
+    with opened(tmp_path / "master") as master:
+        fill(master, 100)
+        with opened(tmp_path) as store:
+            store.append_bytes(0, master.views(0, 50))
+        store = cut_store(tmp_path, 0)
+        store.append_bytes(SEGMENT, master.views(SEGMENT, SEGMENT))
+        assert store.min_log_offset == SEGMENT
+        store.close()
+
+
 def test_epochs_that_are_cut_are_forgotten(tmp_path: Path) -> None:
     sent = stored(tmp_path, 20)
     file = EpochFile(tmp_path)

@@ -113,9 +113,10 @@ class LogCutter:
         log_end = self._log_end()
         if cut.end > log_end:
             raise UsageError(f"the log of {self._root} ends at {log_end}, it cannot be cut at {cut.end}")
-        if cut.end == log_end:
-            return None
         begin = self._log.base
+        # A file without a record, for example with a part of one, is cut: the log may begin elsewhere afterwards.
+        if cut.end == log_end and (log_end > begin or not self._log.segments):
+            return None
         is_all = cut.end <= begin
         queues: dict[str, dict[int, int]] = {}
         for queue in self._queues:

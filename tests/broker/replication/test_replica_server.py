@@ -203,6 +203,21 @@ async def test_a_new_replica_begins_where_the_master_s_log_begins(replicas: Repl
     assert not second.failed.done()
 
 
+async def test_a_replica_that_catches_up_with_a_log_that_retention_deletes_begins_again(replicas: ReplicaSet) -> None:
+    first = await replicas.start(1, min_in_sync=1, catch_up_bytes=1 << 20)
+    await replicas.until(lambda: replicas.master_server is first)
+    async with AsyncProducer("g", replicas.namesrv) as producer:
+        for _ in range(12):
+            await producer.send_batch([Message("orders", randbytes(500_000)), Message("orders", randbytes(400_000))])
+    store = first.broker.store
+    second = await replicas.start(2, min_in_sync=1)
+    await replicas.until(lambda: second.broker.store.written_end > 0)
+    await replicas.until(lambda: store.retention.expire_now(age_ms=0) > 0)
+    assert store.min_log_offset > second.broker.store.written_end
+    await replicas.until(lambda: replicas.in_sync == [1, 2])
+    assert second.broker.store.min_log_offset == store.min_log_offset
+
+
 async def test_a_replica_waits_at_its_start_for_the_registry(replicas: ReplicaSet) -> None:
     replicas.registry.is_away = True
     starting = asyncio.create_task(replicas.start(1))

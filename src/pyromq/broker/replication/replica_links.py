@@ -57,7 +57,9 @@ class FedLog(Protocol):
     @property
     def confirmed_end(self) -> int: ...
 
-    def views(self, start: int, most: int) -> memoryview: ...
+    def views(self, start: int, most: int) -> memoryview:
+        """Return bytes of the log from `start` on; no bytes if retention has deleted them."""
+        ...
 
 
 class FedTables(Protocol):
@@ -335,6 +337,10 @@ class ReplicaLinks:
             run_soon = soon_in_this_loop()
             connection.loading = self._load(missing.to_load)
             connection.loading.add_done_callback(lambda _: run_soon(self.wake))
+            return False
+        if not view:  # the follower connects again, learns where the log begins now, and empties its own
+            connection.close(f"the log from {start} on is deleted here")
+            self.lost(connection, told=False)
             return False
         if lack > CATCH_UP_BYTES:
             self._allowance -= len(view)

@@ -2,6 +2,8 @@
 
 import json
 
+from tests.undecodable import BOMB, send_three
+
 
 def send(cli, topic, *bodies):
     cli("topic", "create", topic, "--queues", "1")
@@ -20,6 +22,18 @@ def test_a_message_without_ack_comes_again_with_one_attempt_more(cli, served):
     assert again["receipt_handle"].split()[4] == "1"  # out of the retry topic
     served.pass_time(31_000)
     assert cli("receive", "receive-again", "-g", "again", "--wait", "0").code == 1
+
+
+def test_ack_keeps_a_message_that_could_not_be_printed(cli, served):
+    cli("topic", "create", "receive-bomb", "--queues", "1")
+    served.do(send_three(served.namesrv, "receive-bomb", BOMB))
+    shown = cli("receive", "receive-bomb", "-g", "curious", "-c", "3", "--ack")
+    assert (shown.code, shown.lines) == (1, ["first", "last"])
+    assert "it is not acknowledged" in shown.err
+    served.pass_time(31_000)
+    assert "body_error" in json.loads(cli("receive", "receive-bomb", "-g", "curious", "-o", "json", "--ack").out)
+    served.pass_time(31_000)
+    assert cli("receive", "receive-bomb", "-g", "curious", "--wait", "0").code == 1
 
 
 def test_count_format_tags_and_groups(cli, served):

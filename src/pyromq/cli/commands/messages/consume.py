@@ -186,7 +186,7 @@ def _as_member(start: Start, until: int | None, choice: Mapping[str, Any]) -> Co
     )
 
 
-def _print(messages: Iterator[StoredMessage], show: Callable[[StoredMessage], None]) -> None:
+def _print(messages: Iterator[StoredMessage], show: Callable[[StoredMessage], bool]) -> None:
     with ProgressLine("read", beside_output=True) as progress:
         for number, message in enumerate(messages, 1):
             show(message)
@@ -202,8 +202,11 @@ def _queues(consumer: PullConsumer, topic: str, queue_ids: tuple[int, ...]) -> l
     return [queue for queue in queues if not queue_ids or queue.queue_id in queue_ids]
 
 
-def shown_by(form: str | None, output: str) -> Callable[[StoredMessage], None]:
-    """Return the function that prints a message. Raises `click.UsageError` for a wrong format."""
+def shown_by(form: str | None, output: str) -> Callable[[StoredMessage], bool]:
+    """Return the function that prints a message, or reports its undecodable body and returns False.
+
+    Raises `click.UsageError` for a wrong format.
+    """
     if form is None:
         return _show_json if output == "json" else partial(_show_formatted, _body_line)
     if output == "json":
@@ -214,15 +217,16 @@ def shown_by(form: str | None, output: str) -> Callable[[StoredMessage], None]:
         raise click.UsageError(str(error)) from error
 
 
-def _show_formatted(formatted: Callable[[StoredMessage], bytes], message: StoredMessage) -> None:
+def _show_formatted(formatted: Callable[[StoredMessage], bytes], message: StoredMessage) -> bool:
     try:
         content = formatted(message)
     except UndecodableBody as error:
         place = f"{message.message_id} in {message.queue}, queue offset {message.queue_offset}"
         click.echo(f"message {escaped(place)}: {escaped(str(error))}", err=True)
-        return
+        return False
     sys.stdout.buffer.write(_for_terminal(content) if sys.stdout.isatty() else content)
     sys.stdout.buffer.flush()
+    return True
 
 
 def _body_line(message: StoredMessage) -> bytes:
@@ -235,8 +239,9 @@ def _for_terminal(body: bytes) -> bytes:
     return _ESCAPED_ON_TERMINALS.sub(lambda match: escaped(match[0]), text).encode()
 
 
-def _show_json(message: StoredMessage) -> None:
+def _show_json(message: StoredMessage) -> bool:
     click.echo(as_json(as_record(message)))
+    return True
 
 
 def as_record(message: StoredMessage) -> dict[str, Any]:

@@ -75,7 +75,7 @@ def receive(topic: str, group: str, ack: bool, namesrv: str, output: str, **choi
         namespace=choice["namespace"],
         deliver_undecodable=True,  # undecodable messages are reported
     )
-    received = 0
+    received = unprinted = 0
     with (
         sigterm_interrupts(),
         SimpleConsumer(group, namesrv, config=config) as consumer,
@@ -87,13 +87,16 @@ def receive(topic: str, group: str, ack: bool, namesrv: str, output: str, **choi
         messages = _received(consumer, choice, count)
         with OutputWatch(consumer.close), ProgressLine("received", beside_output=True) as progress:
             for received, message in enumerate(messages, 1):
-                show(message)
+                is_printed = show(message)
+                unprinted += not is_printed
                 progress.show(received)
-                if ack:
+                if ack and is_printed:
                     consumer.ack(message)
+                elif ack:
+                    click.echo("it is not acknowledged; -o json prints its stored bytes", err=True)
     if not received:
         click.echo(f"no message of {topic} for group {group} within {choice['wait']:g} s", err=True)
-    return 0 if received else 1
+    return 0 if received and not (ack and unprinted) else 1
 
 
 def _received(consumer: SimpleConsumer, choice: dict[str, Any], count: int | None) -> Iterator[StoredMessage]:
@@ -111,5 +114,6 @@ def _received(consumer: SimpleConsumer, choice: dict[str, Any], count: int | Non
         left = None if left is None else left - len(messages)
 
 
-def _show_json(message: StoredMessage) -> None:
+def _show_json(message: StoredMessage) -> bool:
     click.echo(as_json(as_record(message) | {"receipt_handle": message.receipt_handle}))
+    return True

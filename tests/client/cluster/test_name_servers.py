@@ -3,6 +3,7 @@
 import socket
 
 import pytest
+from tests.waiting import PATIENCE_SECONDS, until
 
 from pyromq import (
     Admin,
@@ -20,9 +21,17 @@ from pyromq.client.admin.diagnosis import diagnose
 from pyromq.client.admin.messages.dead_letters import AsyncDeadLetters
 from pyromq.client.admin.messages.delayed_messages import AsyncDelayedMessages
 from pyromq.client.admin.messages.undecided_transactions import AsyncHalfMessages
+from pyromq.client.client_config import ProducerConfig
 from pyromq.client.consumer.queue_reader import AsyncQueueReader
-from pyromq.errors import NoNameServer, UsageError
+from pyromq.errors import NoNameServer, SystemBusy, UsageError
+from pyromq.message import Message
 from pyromq.net.address_server import parse_addresses
+from pyromq.net.server import Server
+from pyromq.remoting.bodies import BrokerAddresses, QueuesAtBroker, TopicRoute, encode_body
+from pyromq.remoting.codes import Permission
+from pyromq.remoting.command import Reply
+from pyromq.remoting.dispatch import Dispatcher, answers
+from pyromq.remoting.headers import RouteOfTopic
 
 
 @pytest.mark.parametrize(
@@ -123,3 +132,37 @@ async def test_the_next_name_server_is_asked_when_one_is_away(cluster):
     for _ in range(8):  # a client starts at a random one
         async with AsyncProducer("p", f"127.0.0.1:{closed_port()};{cluster.namesrv}") as producer:
             assert len(await producer.queues("new")) == 4
+
+
+class BusyNames:
+    """A name server that knows the route of one topic, and is busy when it is asked for the second time."""
+
+    def __init__(self, broker_address):
+        addresses = [BrokerAddresses(cluster="c", broker_name="broker-a", addresses={0: broker_address})]
+        queues = [QueuesAtBroker("broker-a", Permission.READ | Permission.WRITE, 1, 1)]
+        self.route = encode_body(TopicRoute(brokers=addresses, queues=queues))
+        self.refused = 0
+
+    @answers(RouteOfTopic)
+    def route_of(self, header, call):
+        if self.route:
+            route, self.route = self.route, b""
+            return Reply(body=route)
+        self.refused += 1
+        raise SystemBusy("too many requests")
+
+
+async def test_a_send_goes_on_with_the_known_route_while_name_servers_are_busy(cluster):
+    await (await cluster.admin()).create_topic("orders", queues=1)
+    names = BusyNames(cluster.broker.address)
+    server = Server(Dispatcher(names), cluster.clock, host="127.0.0.1", port=0)
+    await server.start()
+    config = ProducerConfig(timeout=PATIENCE_SECONDS)
+    async with AsyncProducer("p", f"127.0.0.1:{server.port}", config=config) as producer:
+        await producer.send(Message("orders", b"1"))
+        await cluster.stop_broker()
+        sending = producer.send_soon(Message("orders", b"2"))
+        await until(lambda: names.refused)
+        await cluster.start_broker()
+        await sending
+    await server.close()

@@ -30,7 +30,6 @@ from pyromq.errors import (
     NoNameServer,
     NotRunning,
     NotTheMaster,
-    ProtocolError,
     SilentServer,
     TopicNotFound,
     Unavailable,
@@ -264,7 +263,7 @@ class ClusterClient:
         return self.routes.find(topic) or await self._fetch_once(topic, fetch)
 
     async def refresh(self, topic: str) -> None:
-        """Fetch a topic's route again. The known route stays if no name server answers or the topic was deleted."""
+        """Fetch a topic's route again. The known route stays if no name server gives one or the topic was deleted."""
         if self.route_age(topic) < REFRESH_PAUSE:
             return
         self._fetched[topic] = self._clock.monotonic()
@@ -276,7 +275,7 @@ class ClusterClient:
             logger.debug("route of %s stays as it was: %s", topic, error)
             if isinstance(error, TopicNotFound) and self._forgets_deleted:
                 self.deleted_topics.absent.add(topic)
-        except ProtocolError as error:
+        except MQError as error:  # an illegal answer, or the refusal of a busy name server
             logger.warning("route of %s stays as it was: %s", topic, error)
 
     def route_age(self, topic: str) -> float:

@@ -15,7 +15,7 @@ from pyromq.proxy.http2 import frames
 from pyromq.proxy.http2.frames import Http2Code
 from pyromq.proxy.http2.grpc_status import GrpcCode
 from pyromq.proxy.http2.header_blocks import MAX_HEADER_BYTES
-from pyromq.proxy.http2.http2_connection import IDLE_SECONDS, MAX_NOISE, MAX_STREAMS
+from pyromq.proxy.http2.http2_connection import DEAD_ROUNDS, IDLE_SECONDS, MAX_NOISE, MAX_STREAMS, PING_ROUNDS
 from pyromq.proxy.http2.shared_by_connections import MAX_WAITING
 
 PREFACE = frames.PREFACE + raw_frame(4, 0, 0)
@@ -353,6 +353,33 @@ async def test_an_idle_connection_is_told_to_leave():
     (left,) = peer.happened(h2.events.ConnectionTerminated)
     assert left.error_code == Http2Code.NO_ERROR
     assert peer.pipe.is_closed
+
+
+async def test_a_peer_that_answers_no_ping_is_gone_and_its_calls_end():
+    peer = Peer()
+    open_stream(peer)
+    now = peer.ours.clock.monotonic()
+
+    for _ in range(PING_ROUNDS):
+        peer.ours.expire(now)
+    peer.exchange()
+    assert len(peer.happened(h2.events.PingReceived)) == 1
+    for _ in range(DEAD_ROUNDS - 1):
+        peer.ours.expire(now)
+    assert not peer.pipe.is_closed
+    peer.ours.expire(now)
+    assert peer.pipe.is_closed
+
+
+async def test_an_idle_peer_without_calls_gets_no_ping():
+    peer = Peer()
+
+    for _ in range(DEAD_ROUNDS):
+        peer.ours.expire(peer.ours.clock.monotonic())
+    peer.exchange()
+
+    assert not peer.happened(h2.events.PingReceived)
+    assert not peer.pipe.is_closed
 
 
 async def test_a_connection_that_leaves_lets_its_calls_end():

@@ -30,6 +30,9 @@ MAX_NOISE = 2000  # limit of the count of frames without a call: pings, resets, 
 NOISE_OF_EXPIRY = 100  # each call of `expire` lowers the count by this number
 FIRST_SECONDS = 10.0  # longest wait for the preface
 IDLE_SECONDS = 120.0  # a connection without calls for so long is closed. Source: the genuine proxy
+# Numbers of calls of `expire`, every 5 s, without a byte of a peer with open calls:
+PING_ROUNDS = 12  # then the peer gets a PING
+DEAD_ROUNDS = 24  # then its machine counts as gone. A Telemetry stream is silent for days, so TCP notices nothing
 
 _PAIR = struct.Struct(">HI")
 _SETTING_RANGES = {
@@ -61,6 +64,7 @@ class Http2Connection(asyncio.Protocol):
         self.kept = 0  # bytes of open calls, of their messages in work and of unsent answers
         self._in_work = 0  # part of `kept` that is released without an action of the peer
         self._used_at = shared.clock.monotonic()
+        self._silent_rounds = 0
         self._blocks = HeaderBlocks()
         self._rest = b""  # received bytes that are not handled yet
         self._out: list[bytes | memoryview] = []
@@ -85,6 +89,7 @@ class Http2Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._rest += data
+        self._silent_rounds = 0
         shared = self.shared
         shared.received_bytes += len(data)
         if self in shared.late:
@@ -152,7 +157,7 @@ class Http2Connection(asyncio.Protocol):
         self._transport.abort()
 
     def expire(self, now: float) -> None:
-        """End calls whose message does not arrive, and the connection if it is silent or without calls."""
+        """End calls whose message does not arrive, and the connection if its peer is gone or has no calls."""
         self.hear_noise(-NOISE_OF_EXPIRY)
         if not self._has_settings:
             if now - self._used_at > FIRST_SECONDS:
@@ -160,8 +165,15 @@ class Http2Connection(asyncio.Protocol):
             return
         for stream in list(self.streams.values()):
             stream.expire(now)
-        if not self.streams and now - self._used_at > IDLE_SECONDS:
-            self.leave()
+        if not self.streams:
+            if now - self._used_at > IDLE_SECONDS:
+                self.leave()
+        elif self._transport.is_reading():
+            self._silent_rounds += 1
+            if self._silent_rounds == PING_ROUNDS:
+                self.write(frames.frame(Frame.PING, 0, 0, bytes(8)))
+            elif self._silent_rounds == DEAD_ROUNDS:
+                self.abort()
 
     # -- what streams call
 

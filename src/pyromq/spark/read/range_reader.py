@@ -15,7 +15,7 @@ import pyarrow as pa
 from pyromq.client.blocking.consumers import QueueReader
 from pyromq.client.cluster.namespace import namespace_of
 from pyromq.client.consumer.pulling import PullResult, PullStatus
-from pyromq.errors import TopicNotFound
+from pyromq.errors import TopicNotFound, Unavailable
 from pyromq.filter.filter import parse_tags
 from pyromq.message import MessageQueue
 from pyromq.record import queue_offset_of, unpack_size
@@ -146,12 +146,24 @@ class _RangePuller:
             self._client.pull_all, tags=options.tag_filter, sql=options.sql_filter, max_bytes=options.pull_bytes
         )
         try:
-            return [*pull(wanted)]
+            found = pull(wanted)
+            self._check_masters([each for each in found if each.max_offset <= each.offset])
+            return [*found]
         except TopicNotFound:
             deleted = self._client.deleted({queue[:2] for queue, _, _ in wanted})
             if not deleted:
                 raise
             return [None if each[0][:2] in deleted else pull([each])[0] for each in wanted]
+
+    def _check_masters(self, ended: list[PullResult]) -> None:
+        """Raise `Unavailable` if a slave answered that its queue ends before the range: it may lack new messages."""
+        masters = self._client.brokers() if ended else []
+        for found in ended:
+            if found.queue.broker_name not in masters:
+                raise Unavailable(
+                    f"{queue_name(found.queue)} ends at {found.max_offset} at a slave, before offset {found.offset} of"
+                    " the plan, and no master of the broker is registered; start the master"
+                )
 
     def _can_go_on(self, range_: QueueRange, offset: int, found: PullResult) -> bool:
         """Return whether the range can be read further.

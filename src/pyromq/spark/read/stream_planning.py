@@ -80,6 +80,7 @@ class StreamPlanning:
             self._queues.check_absent(set(map(_place, start.positions)))
         bounds = self._queues.queue_bounds(start.positions)
         bounds |= self._client.live_bounds({queue: bounds[queue] for queue in bounds.keys() - start.positions.keys()})
+        bounds = self._without_slaves_behind(start, bounds)
         self._latest = {queue: end for queue, (_, end) in bounds.items()}
         recreated = self._report_losses(start, bounds)
         if self.ends_here and self._target is None:
@@ -160,6 +161,19 @@ class StreamPlanning:
         """Return the brokers of option retiredBrokers that are not registered."""
         names = set(self._options.retired_brokers)
         return names.difference(self._client.brokers()) if names else names
+
+    def _without_slaves_behind(
+        self, start: StreamOffset, bounds: dict[MessageQueue, Bounds]
+    ) -> dict[MessageQueue, Bounds]:
+        """Leave out topics at brokers without a master whose slave ends before the offset reached.
+
+        Such a slave lacks the newest messages, which are not lost.
+        """
+        behind = {_place(queue) for queue, (_, end) in bounds.items() if end < start.positions.get(queue, 0)}
+        masters = self._client.brokers() if behind else []
+        return {
+            queue: each for queue, each in bounds.items() if _place(queue) not in behind or queue.broker_name in masters
+        }
 
     def _report_losses(self, start: StreamOffset, bounds: Mapping[MessageQueue, Bounds]) -> dict[TopicAtBroker, Mark]:
         """Report lost messages: raise `DataLoss` or log.

@@ -308,6 +308,15 @@ def test_who_has_left_with_many_topics_is_forgotten_by_steps_and_told_to_nobody(
     assert names(table.topics()) == ["t-7"]
 
 
+def test_queues_of_a_broker_that_is_leaving_are_in_no_route(table, monkeypatch):
+    monkeypatch.setattr(routes, "AT_ONCE", 3)
+    register(table, MASTER, *many("t", 8), connection="one")
+    register(table, OTHER, "t-0", connection="other")
+    table.connection_closed("one")
+    assert table.is_leaving
+    assert [each.broker_name for each in table.route("t-0").queues] == ["b"]
+
+
 def test_who_comes_back_while_his_topics_leave_has_all_of_them(table, monkeypatch):
     monkeypatch.setattr(routes, "AT_ONCE", 3)
     register(table, MASTER, *many("t", 8), connection="one")

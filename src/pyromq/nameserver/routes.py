@@ -375,19 +375,18 @@ class RouteTable:
 
     def route(self, topic: str) -> TopicRoute | None:
         """Return the brokers and queues of a topic; None if no live broker has the topic."""
-        queues = self._topics.get(topic)
+        # Topics that are left to remove still have a broker that left.
+        queues = [entry for name, entry in self._topics.get(topic, {}).items() if name in self._brokers]
         if not queues:
             return None
-        brokers = [self._brokers[name] for name in queues if name in self._brokers]
-        if not brokers:
-            return None
+        brokers = [self._brokers[entry.broker_name] for entry in queues]
         servers = {
             address: self._filter_servers[address]
             for broker in brokers
             for address in broker.addresses.values()
             if address in self._filter_servers
         }
-        return TopicRoute(brokers=brokers, queues=list(queues.values()), filter_servers=servers)
+        return TopicRoute(brokers=brokers, queues=queues, filter_servers=servers)
 
     def cluster_table(self) -> ClusterTable:
         clusters = {cluster: sorted(names) for cluster, names in self._clusters.items()}

@@ -57,6 +57,17 @@ def test_a_damaged_queue_id_costs_that_message_at_most(
     assert f"at {messages[number].log_offset}" in caplog.text or "the log has lost" in caplog.text
 
 
+@pytest.mark.parametrize("size", [0, 90, 93, 1 << 19, 1 << 20, 0x7FFFFFFF, 0xFFFFFFFF])
+def test_a_damaged_size_hides_no_records_behind_it(tmp_path: Path, size: int, caplog: pytest.LogCaptureFixture) -> None:
+    with opened(tmp_path, segment_bytes=1 << 20) as store:
+        messages = fill(store, 20)
+        store._log.memory[messages[7].log_offset :][:4] = size.to_bytes(4)
+        found = [log_offset for log_offset, _ in store.records_from(0)]
+        others = [each.log_offset for each in messages if each is not messages[7]]
+        assert [log_offset for log_offset in found if log_offset != messages[7].log_offset] == others
+    assert "no record begins here" in caplog.text
+
+
 def bodies_of(store, queue_id):  # type: ignore[no-untyped-def]
     """Return the bodies of a queue, without those that are lost."""
     found = []

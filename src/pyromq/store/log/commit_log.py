@@ -377,12 +377,13 @@ class CommitLog(LogTail):
         while start < self.end:
             segment = self._segment_at(start)
             memory, base = segment.memory, segment.base
-            last = min(self.end - base, segment.size) - BLANK_SIZE
+            end = min(self.end - base, segment.size)
+            last = end - BLANK_SIZE
             position = start - base
             size, magic = 0, BLANK_MAGIC
             while position <= last:
                 size, magic = unpack_size_and_magic(memory, position)
-                if magic != MAGIC or size < FIXED_SIZE:
+                if magic != MAGIC or not FIXED_SIZE <= size <= end - position:
                     break
                 yield base + position, memory[position : position + size]
                 position += size

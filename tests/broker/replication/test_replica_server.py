@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
@@ -201,6 +202,43 @@ async def test_a_new_replica_begins_where_the_master_s_log_begins(replicas: Repl
     await first.hand_over(2)
     await replicas.until(lambda: second.broker.role.is_master)
     assert not second.failed.done()
+
+
+async def test_a_second_handover_right_after_the_first_is_refused_and_prevents_no_later_one(
+    replicas: ReplicaSet,
+) -> None:
+    for number in (1, 2):
+        await replicas.start(number)
+    await replicas.until(lambda: replicas.in_sync == [1, 2])
+    first = replicas.master_server
+    assert first is not None
+    second = replicas.servers[3 - first.number]
+
+    def has_successor(server: ReplicaServer) -> bool:
+        return server.replica.mastership is not None and server.replica.mastership.best_successor() is not None
+
+    await first.hand_over(second.number)
+    with pytest.raises(UsageError, match="not the master any more"):
+        async with asyncio.timeout(1):
+            await first.hand_over(second.number)
+    await replicas.until(lambda: has_successor(second))
+    await second.hand_over(first.number)
+    await replicas.until(lambda: has_successor(first))
+    await first.hand_over(second.number)
+
+
+async def test_a_fault_in_a_task_of_the_replica_ends_the_replica(
+    replicas: ReplicaSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = await replicas.start(1)
+
+    def fail() -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(server._links, "tick", fail)
+    with pytest.raises(OSError, match="Too many open files"):
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await server.failed
 
 
 async def test_a_replica_that_catches_up_with_a_log_that_retention_deletes_begins_again(replicas: ReplicaSet) -> None:

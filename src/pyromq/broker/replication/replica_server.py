@@ -136,7 +136,7 @@ class ReplicaServer:
             (self.record.watch(self._record_changed), "watch the set"),
             (self._tick(), "replica"),
         ):
-            self._tasks.start(work, name=name)
+            self._tasks.start(work, name=name).add_done_callback(self._fail_with)
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -331,12 +331,19 @@ class ReplicaServer:
         if not self.failed.done():
             self.failed.set_exception(error)
 
+    def _fail_with(self, task: asyncio.Task[None]) -> None:
+        """End the replica with the error of a task: without its tasks it would hold up the set."""
+        if not task.cancelled() and isinstance(error := task.exception(), Exception):
+            self._fail(error)
+
     # -- requests of operators
 
     async def hand_over(self, number: int) -> None:
         """Make another replica the master in a planned failover. Raises `UsageError` if that fails."""
         if self._handed_over is not None and not self._handed_over.done():
             raise UsageError("the master hands over already")
+        if self.replica.is_over:  # no action would complete the future
+            raise UsageError("this replica is not the master any more")
         self._handed_over = asyncio.get_running_loop().create_future()
         self._do(self.replica.hand_over(platform.boot_seconds(), number))
         if (reason := await self._handed_over) is not None:

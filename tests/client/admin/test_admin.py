@@ -1,10 +1,12 @@
 """The async admin client at real servers."""
 
 import pytest
+from tests.waiting import PATIENCE_SECONDS
 
 from pyromq.broker.broker import Broker
 from pyromq.broker.config import BrokerConfig, ConfiguredRole
 from pyromq.client.admin.async_admin import AsyncAdmin
+from pyromq.client.client_config import ConsumeFrom, ConsumerConfig
 from pyromq.client.client_hooks import Decision
 from pyromq.client.producer.transaction_producer import AsyncTransactionProducer
 from pyromq.errors import (
@@ -231,6 +233,32 @@ async def test_offsets_without_members_are_reset_at_the_broker(cluster, admin):
     assert (await admin.reset_offset("g", "orders", cluster.clock.now_ms()))[queue] == 1
     consumer = await cluster.consumer("g")
     assert await consumer.committed(queue) == 1
+
+
+@pytest.mark.parametrize("is_online", [True, False])
+async def test_a_group_that_pops_is_reset(cluster, admin, is_online):
+    await admin.create_topic("orders", 1)
+    producer = await cluster.producer()
+    await producer.send(Message("orders", b"1"))
+    first = ConsumerConfig(consume_from=ConsumeFrom.FIRST)
+    consumer = await cluster.simple_consumer("g", config=first)
+    consumer.subscribe("orders")
+    await consumer.ack(await consumer.receive(wait_seconds=PATIENCE_SECONDS))
+    if not is_online:
+        await consumer.close()
+
+    assert list((await admin.reset_offset("g", "orders", 0)).values()) == [0]
+    if not is_online:
+        consumer = await cluster.simple_consumer("g", config=first)
+        consumer.subscribe("orders")
+    (again,) = await consumer.receive(wait_seconds=PATIENCE_SECONDS)
+    await producer.send(Message("orders", b"2"))
+    await producer.send(Message("orders", b"3"))
+    await admin.reset_offset("g", "orders", None)
+    await producer.send(Message("orders", b"4"))
+    (behind,) = await consumer.receive(wait_seconds=PATIENCE_SECONDS)
+
+    assert (again.body, behind.body) == (b"1", b"4")
 
 
 async def test_negative_offsets_are_refused(admin):

@@ -41,6 +41,7 @@ class MemberCallProcessor:
         self._topics = state.topics
         self._offsets = state.offsets
         self._connections = state.connections
+        self._pops = state.pops
         self._broker_name = state.config.name
 
     @answers(ConsumerRunningState)
@@ -72,8 +73,8 @@ class MemberCallProcessor:
     async def reset_offset(self, header: ResetOffset, call: Call) -> Reply:
         """Have all members of a group reset their offsets in a topic to a time; reply with these offsets.
 
-        Without `force` no offset moves forward. The members commit the new offsets, not the broker. Raises
-        `ConsumerNotOnline`.
+        Without `force` no offset moves forward. The members commit the new offsets, not the broker. Members that pop
+        commit none, so the broker commits the offsets of a group that pops. Raises `ConsumerNotOnline`, `LimitReached`.
         """
         topic = self._topics.find(header.topic)
         if topic is None:
@@ -94,6 +95,10 @@ class MemberCallProcessor:
         order = ResetClientOffset(topic=header.topic, group=header.group, timestamp=header.timestamp, force=False)
         for member in members:
             member.session.notify(order, told)
+        if self._pops.in_flight.queues(header.group, header.topic):
+            for queue, offset in queues.items():
+                if not self._offsets.commit(header.group, header.topic, queue.queue_id, offset):
+                    raise self._offsets.too_many(header.group)
         return Reply(body=encode_body(ResetOffsets(offsets=queues)))
 
     async def _reset_to(self, header: ResetOffset, queue_id: int, is_online: bool) -> int:

@@ -1,11 +1,14 @@
 """Traces of messages, end to end: what clients tell, and the life that is put together from it and from the log."""
 
 import asyncio
+import os
 
 import pytest
+from tests.platforms.marks import not_windows
 from tests.waiting import PATIENCE_SECONDS
 
 from pyromq.client.admin.async_admin import AsyncAdmin
+from pyromq.client.blocking.producers import Producer
 from pyromq.client.client_config import ConsumeFrom, ConsumerConfig, ProducerConfig
 from pyromq.client.client_hooks import Decision
 from pyromq.client.consumer.push.listener import GiveUp
@@ -15,7 +18,7 @@ from pyromq.client.producer.transaction_producer import AsyncTransactionProducer
 from pyromq.client.tracing import message_trace
 from pyromq.client.tracing.message_trace import MessageTrace
 from pyromq.client.tracing.trace_records import Consumed, Decided, Delivered, MessageType, Sent, read_records
-from pyromq.errors import QueryNotFound, TopicNotFound
+from pyromq.errors import IllegalMessage, QueryNotFound, TopicNotFound
 from pyromq.message import Message
 from pyromq.names import TRACE_TOPIC
 
@@ -197,3 +200,31 @@ async def test_without_a_cluster_traces_are_dropped(monkeypatch):
     trace._sender.add(Delivered(1, None, "g", "r", "ID", 0, None))
     await asyncio.to_thread(trace.close)
     assert trace.dropped == 1
+
+
+async def test_a_refused_message_is_not_traced_and_later_ones_are(cluster, trace):
+    async with AsyncProducer("shop", cluster.namesrv, config=ProducerConfig(hooks=(trace,))) as producer:
+        with pytest.raises(IllegalMessage, match="UTF-8"):
+            await producer.send(Message("orders", b"1", keys="\udc80"))
+        await producer.send(Message("orders", b"2", keys="k"))
+        (sent,) = await traced(cluster, "k", 1)
+    assert sent.success
+
+
+@not_windows
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_forked_child_sends_its_own_records(served):
+    with MessageTrace(served.namesrv) as trace:
+        with Producer("shop", served.namesrv, config=ProducerConfig(hooks=(trace,))) as producer:
+            producer.send(Message("orders", b"1", keys="parent"))
+        child = os.fork()
+        if child == 0:
+            try:
+                with Producer("shop", served.namesrv, config=ProducerConfig(hooks=(trace,))) as producer:
+                    producer.send(Message("orders", b"2", keys="child"))
+                trace.close()
+            finally:
+                os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+    assert len(served.do(traced(served, "parent", 1))) == 1
+    assert len(served.do(traced(served, "child", 1))) == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import os
 import threading
 import weakref
 from collections import deque
@@ -36,7 +37,7 @@ from pyromq.client.tracing.trace_records import (
     write_record,
 )
 from pyromq.clock import Clock, SystemClock
-from pyromq.errors import MQError
+from pyromq.errors import MQError, UsageError
 from pyromq.logs import logger_of
 from pyromq.message import Message, Property, SendStatus, StoredMessage
 from pyromq.message_id import UniqueIds, parse_offset_id
@@ -116,7 +117,7 @@ class MessageTrace:
 
     def after_send(self, send: MessageSend, outcome: SendOutcome) -> None:
         first, result = send.messages[0], outcome.result
-        if first.topic == self._topic:
+        if first.topic == self._topic or isinstance(outcome.error, UsageError):  # a refused message was never sent
             return
         ids = [message.message_id for message in send.messages if message.message_id]
         offset_id = result.offset_message_id if result is not None else None
@@ -205,6 +206,7 @@ class TraceSender:
         self._wake = threading.Event()
         self._closing = False
         self._thread: threading.Thread | None = None
+        self._process = os.getpid()
         self._tells_drops = True
         self.dropped = 0
 
@@ -217,7 +219,7 @@ class TraceSender:
             self._count_dropped(1, "the sender is closed" if self._closing else f"{MAX_WAITING} records are unsent")
             return
         self._waiting.append(record)
-        if self._thread is None:
+        if self._thread is None or not self._thread.is_alive():
             self._start(record)
 
     def connect_as(self, connections: ConnectionConfig | None, namesrv: str | None) -> None:
@@ -235,8 +237,10 @@ class TraceSender:
 
     def _start(self, record: TraceRecord) -> None:
         with self._lock:
-            if self._thread is not None or self._closing:
+            if self._closing or (self._thread is not None and self._thread.is_alive()):
                 return
+            if self._process != os.getpid():  # in the child of a fork: the parent sends the records before this one
+                self._process, self._waiting = os.getpid(), deque([record])
             group = f"_INNER_TRACE_PRODUCER-{record.group}-{'CONSUME' if record.name.startswith('Sub') else 'PRODUCE'}"
             self._thread = threading.Thread(target=self._run, args=(group[:255],), name="pyromq trace", daemon=True)
             self._thread.start()

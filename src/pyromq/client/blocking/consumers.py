@@ -301,6 +301,7 @@ class QueueReader(BlockingClient[AsyncQueueReader]):
     brokers = blocking(AsyncQueueReader.brokers)
     absent = blocking(AsyncQueueReader.absent)
     queues = blocking(AsyncQueueReader.queues)
+    has_master = on_loop(AsyncQueueReader.has_master)
     deleted = blocking(AsyncQueueReader.deleted)
     bounds = blocking(AsyncQueueReader.bounds)
     live_bounds = blocking(AsyncQueueReader.live_bounds)

@@ -98,6 +98,10 @@ class AsyncQueueReader(AsyncLifespan):
         """Return the readable queues of a topic, sorted. Raises `TopicNotFound`."""
         return list((await self._route(topic)).readable)
 
+    def has_master(self, queue: MessageQueue) -> bool:
+        """Return whether the known route has a master of the queue's broker. Otherwise requests go to a slave."""
+        return self._cluster.has_master(queue)
+
     async def deleted(self, places: Iterable[tuple[str, str]]) -> set[tuple[str, str]]:
         """Return those pairs of topic and broker name whose broker reports that the topic does not exist.
 

@@ -157,12 +157,12 @@ class _RangePuller:
 
     def _check_masters(self, ended: list[PullResult]) -> None:
         """Raise `Unavailable` if a slave answered that its queue ends before the range: it may lack new messages."""
-        masters = self._client.brokers() if ended else []
         for found in ended:
-            if found.queue.broker_name not in masters:
+            if not self._client.has_master(found.queue):
+                self._client.queues(found.queue.topic)  # refreshes the route: the master may be back
                 raise Unavailable(
-                    f"{queue_name(found.queue)} ends at {found.max_offset} at a slave, before offset {found.offset} of"
-                    " the plan, and no master of the broker is registered; start the master"
+                    f"{queue_name(found.queue)} ends at {found.max_offset} at a slave, and was planned to be read"
+                    f" beyond offset {found.offset}; start the broker's master"
                 )
 
     def _can_go_on(self, range_: QueueRange, offset: int, found: PullResult) -> bool:

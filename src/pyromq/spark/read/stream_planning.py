@@ -165,15 +165,16 @@ class StreamPlanning:
     def _without_slaves_behind(
         self, start: StreamOffset, bounds: dict[MessageQueue, Bounds]
     ) -> dict[MessageQueue, Bounds]:
-        """Leave out topics at brokers without a master whose slave ends before the offset reached.
+        """Leave out topics at brokers whose slave answered and ends before the offset reached.
 
         Such a slave lacks the newest messages, which are not lost.
         """
-        behind = {_place(queue) for queue, (_, end) in bounds.items() if end < start.positions.get(queue, 0)}
-        masters = self._client.brokers() if behind else []
-        return {
-            queue: each for queue, each in bounds.items() if _place(queue) not in behind or queue.broker_name in masters
+        behind = {
+            _place(queue)
+            for queue, (_, end) in bounds.items()
+            if end < start.positions.get(queue, 0) and not self._client.has_master(queue)
         }
+        return {queue: each for queue, each in bounds.items() if _place(queue) not in behind}
 
     def _report_losses(self, start: StreamOffset, bounds: Mapping[MessageQueue, Bounds]) -> dict[TopicAtBroker, Mark]:
         """Report lost messages: raise `DataLoss` or log.

@@ -165,3 +165,24 @@ def test_the_oldest_version_is_1_2(authority):
     certificate, key = authority.issue("server")
     assert ServerTlsConfig(certificate=certificate, key=key).context().minimum_version >= ssl.TLSVersion.TLSv1_2
     assert TlsConfig(authority=authority.file).context().minimum_version >= ssl.TLSVersion.TLSv1_2
+
+
+async def test_requests_before_garbled_records_do_no_harm(server, context, until, caplog):
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    tls = context.wrap_bio(incoming, outgoing, server_hostname="127.0.0.1")
+    while True:
+        try:
+            tls.do_handshake()
+            break
+        except ssl.SSLWantReadError:
+            writer.write(outgoing.read())
+            incoming.write(await asyncio.wait_for(reader.read(1 << 16), PATIENCE_SECONDS))
+    for number in range(3):
+        tls.write(encode_request(LARGE, b"", opaque=number, flag=0))
+    writer.write(outgoing.read() + b"\x17\3\3\0\x20" + bytes(32))
+    with contextlib.suppress(OSError):
+        await asyncio.wait_for(reader.read(), PATIENCE_SECONDS)
+    await until(lambda: not server.sessions)
+    writer.close()
+    assert not caplog.records

@@ -33,8 +33,12 @@ class TlsTransport(asyncio.Transport):
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         if data and not self._is_closing and self._layer is not None:
-            self._layer.tls.write(data)
-            self._layer.send()
+            try:
+                self._layer.tls.write(data)
+            except ssl.SSLError:  # the peer has sent invalid TLS records
+                self.abort()
+            else:
+                self._layer.send()
 
     def can_write_eof(self) -> bool:
         return False

@@ -15,6 +15,7 @@ from __future__ import annotations
 import sys
 from collections import deque
 from collections.abc import Mapping
+from functools import cache
 from typing import NamedTuple
 from zlib import crc32
 
@@ -140,25 +141,26 @@ class HalfMessages:
 
     def repair(self) -> None:
         """Append the op records that a crash lost. Must be called once, after `load`, when records can be appended."""
+        # The final message may be delayed. Each queue is read once: there may be 200,000 half messages.
+        delayed = {self._committed_last(SCHEDULE_TOPIC, level) for level in self._store.queue_ids(SCHEDULE_TOPIC)}
+        committed_last = cache(self._committed_last)
         for half in list(self._open.values()):
-            if self._is_committed(half):
+            record = self._store.message_at(half.log_offset)
+            if record is None or not names_real_queue(record):
+                continue
+            if half.log_offset in delayed or committed_last(*real_queue(record)) == half.log_offset:
                 self.settle(half)
 
-    def _is_committed(self, half: Half) -> bool:
-        """Return whether a queue ends with the final message of this half message: then a crash lost the op record."""
-        record = self._store.message_at(half.log_offset)
-        if record is None or not names_real_queue(record):
-            return False
-        # The final message may be delayed.
-        waiting = [(SCHEDULE_TOPIC, level) for level in self._store.queue_ids(SCHEDULE_TOPIC)]
-        lasts = (self._last(*queue) for queue in (real_queue(record), *waiting))
-        return any(
-            last is not None
-            and is_half(last.properties)  # the flag alone proves nothing: a client may set it
-            and last.sys_flag & TRANSACTION_BITS == SysFlag.COMMIT
-            and last.prepared_offset == half.log_offset
-            for last in lasts
-        )
+    def _committed_last(self, topic: str, queue_id: int) -> int | None:
+        """Return the log offset of the half message whose final message ends a queue. Then a crash lost the op record.
+
+        Return None if the queue ends with another message.
+        """
+        last = self._last(topic, queue_id)
+        # The flag alone proves nothing: a client may set it.
+        if last is None or not is_half(last.properties) or last.sys_flag & TRANSACTION_BITS != SysFlag.COMMIT:
+            return None
+        return last.prepared_offset
 
     # -- the table of undecided half messages
 

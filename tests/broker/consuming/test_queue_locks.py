@@ -126,6 +126,19 @@ def test_refused_members_that_were_told_leave_room_for_others(clock, connect):
         assert refused.take_output()
 
 
+def test_refused_members_that_have_left_leave_room_for_others(clock, connect):
+    locks = QueueLocks(clock, most=2)
+    locks.lock("g", "me", [FIRST])
+    for _ in range(2):
+        locks.lock("g", "gone", [FIRST], asker=(gone := connect()))
+        gone.close("killed")
+    locks.expire()
+    locks.lock("g", "you", [FIRST], asker=(you := connect()))
+    locks.unlock("g", "me", [FIRST])
+    locks.notify_refused()
+    assert told(you) == 1
+
+
 async def test_a_refused_client_hears_of_the_freed_queue_at_once(broker, caller_to):
     def asked(client_id):
         queues = [WireQueue(topic="orders", broker_name="broker-a", queue_id=0)]

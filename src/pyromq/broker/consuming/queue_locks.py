@@ -134,7 +134,7 @@ class QueueLocks:
         return min(waits) + _JUST_AFTER if waits else None
 
     def expire(self) -> None:
-        """Remove the locks that their holders have not renewed in time."""
+        """Remove the locks that their holders have not renewed in time, and refused clients that have left."""
         now = self._clock.monotonic()
         for group in list(self._locks):
             locks = self._locks[group]
@@ -144,6 +144,10 @@ class QueueLocks:
             self._quota.release(group, len(ended))
             if not locks:
                 del self._locks[group]
+        for askers in self._refused.values():
+            gone = {asker for asker in askers if asker.closed}
+            askers -= gone
+            self._count_refused -= len(gone)
 
     def holders(self, group: str) -> dict[MessageQueue, tuple[str, float]]:
         """Return for each locked queue of a group the holder's client id and the lock's age in seconds."""

@@ -22,7 +22,8 @@ from pyromq.errors import (
     UsageError,
 )
 from pyromq.message import Message, MessageQueue
-from pyromq.remoting.bodies import GroupConfig
+from pyromq.nameserver.routes import BrokerIdentity
+from pyromq.remoting.bodies import BrokerRegistration, GroupConfig, TopicConfig, TopicConfigTable
 from pyromq.testing.cluster import Cluster
 
 
@@ -235,6 +236,22 @@ async def test_offsets_without_members_are_reset_at_the_broker(cluster, admin):
     assert await consumer.committed(queue) == 1
 
 
+@pytest.mark.parametrize("has_master", [True, False])
+async def test_a_broker_out_of_reach_or_without_master_is_named_before_a_reset(cluster, admin, has_master):
+    producer = await cluster.producer()
+    queue = (await producer.send(Message("orders", b"1"))).queue
+    registration = BrokerRegistration(topics=TopicConfigTable(topics={"orders": TopicConfig(name="orders")}))
+    gone = [BrokerIdentity("DefaultCluster", "gone", broker_id, f"127.0.0.1:{broker_id + 1}") for broker_id in (0, 1)]
+    for each in gone:
+        cluster.name_server.routes.register(each, registration, now=1e12)
+    if not has_master:
+        cluster.name_server.routes.unregister(gone[0])
+    with pytest.raises(Unavailable, match=r"127\.0\.0\.1:1|no master of broker gone is registered"):
+        await admin.reset_offset("g", "orders", None)
+    consumer = await cluster.consumer("g")
+    assert await consumer.committed(queue) is None
+
+
 @pytest.mark.parametrize("is_online", [True, False])
 async def test_a_group_that_pops_is_reset(cluster, admin, is_online):
     await admin.create_topic("orders", 1)
@@ -247,7 +264,7 @@ async def test_a_group_that_pops_is_reset(cluster, admin, is_online):
     if not is_online:
         await consumer.close()
 
-    assert list((await admin.reset_offset("g", "orders", 0)).values()) == [0]
+    assert list((await admin.reset_offset("g", "orders", -1)).values()) == [0]  # a time in 1969
     if not is_online:
         consumer = await cluster.simple_consumer("g", config=first)
         consumer.subscribe("orders")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pyromq.client.admin.admin_client import ClusterBrokers
+from pyromq.client.admin.admin_client import ClusterBrokers, listed
 from pyromq.client.cluster.cluster_client import ClusterClient
 from pyromq.client.consumer.queue_offsets import QueueOffsets
-from pyromq.errors import ConsumerNotOnline, UsageError
+from pyromq.errors import ConsumerNotOnline, Unavailable, UsageError
 from pyromq.message import MessageQueue
 from pyromq.names import check_group
 from pyromq.remoting.bodies import ConsumeStats, QueueEntriesBody, ResetOffsets
@@ -66,22 +66,25 @@ class ClusterOffsets:
         """Reset a group's offsets to a time (ms since 1970; None: the end) and return the new offset of each queue.
 
         A broker with connected members notifies them. At a broker without members of the group, the stored offsets are
-        changed.
+        changed. Raises `Unavailable` before any change if a broker of the topic has no master or is out of reach.
         """
-        offsets: dict[MessageQueue, int] = {}
-        time = END_OF_QUEUE if timestamp_ms is None else timestamp_ms
+        time = END_OF_QUEUE if timestamp_ms is None else max(0, timestamp_ms)  # -1 ms, in 1969, would be the end
         self._cluster.routes.forget(topic)
         route = await self._cluster.route(topic)
-        for broker_name in sorted(route.addresses):
-            if (address := route.master(broker_name)) is None:
-                continue
-            if await self._has_members(address, group):
+        found = {name: route.master(name) for name in sorted(route.addresses)}
+        masters = {name: address for name, address in found.items() if address is not None}
+        if absent := found.keys() - masters.keys():
+            raise Unavailable(f"no master of broker {listed(absent)} is registered; no offset is reset")
+        online = {name: await self._has_members(address, group) for name, address in masters.items()}
+        offsets: dict[MessageQueue, int] = {}
+        for name, address in masters.items():
+            if online[name]:
                 order = ResetOffset(topic=topic, group=group, timestamp=time, force=True)
                 table = (await self._brokers.read(address, order, ResetOffsets)).offsets
                 assert isinstance(table, dict), "the list form is for C++ clients"
                 offsets |= table
             else:
-                queues = [queue for queue in route.readable if queue.broker_name == broker_name]
+                queues = [queue for queue in route.readable if queue.broker_name == name]
                 offsets |= await self._reset_stored(group, queues, timestamp_ms)
         return offsets
 

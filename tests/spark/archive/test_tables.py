@@ -1,6 +1,7 @@
 """Files and commits of archives, without Spark."""
 
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 
@@ -101,6 +102,15 @@ def test_a_topic_with_percent_signs_is_read_by_its_name(archive, topic):
     archive.commit(archive.write(rows(range(3), topic=topic)))
     assert archive.offsets() == [0, 1, 2]
     assert archive.topics() == [topic]
+
+
+def test_a_file_that_the_driver_does_not_find_is_not_committed(archive):
+    files = archive.write(rows(range(3)))
+    Path(archive.location, files[0].written).unlink()  # or it is on the disk of another machine
+    with pytest.raises(UsageError, match=f"{files[0].written}.* a task has written, does not exist .* same folder"):
+        archive.commit(files)
+    assert archive.commit(archive.write(rows(range(3))))
+    assert archive.offsets() == [0, 1, 2]
 
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path):

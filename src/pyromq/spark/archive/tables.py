@@ -107,6 +107,7 @@ class ParquetTable:
         page = Page(query, batch, list(files), content)
         committed = self._page(query, batch)
         if committed is None:
+            _check_written(self._root, files)
             self._write_page(page)
         self._publish(committed or page)
         if self._root.exists(folder := new_folder(query, batch)):
@@ -140,6 +141,16 @@ class ParquetTable:
             if self._root.exists(file.written):
                 self._root.make_folder_of(file.path)
                 self._root.files.move(self._root.at(file.written), self._root.at(file.path))
+
+
+def _check_written(root: Root, files: Sequence[ArchiveFile]) -> None:
+    """Raise `UsageError` for a file that a task has written and the driver does not find: its rows would be lost."""
+    for file in files:
+        if not root.exists(file.written):
+            raise UsageError(
+                f"{root.at(file.written)}, which a task has written, does not exist for the driver: give a folder or"
+                " URI that is the same folder for the driver and all executors"
+            )
 
 
 def _decided(page: Page, rows: int | None) -> DecidedWrite:
@@ -200,6 +211,7 @@ class DeltaTable:
                 return False
         if not files:
             return True
+        _check_written(open_root(self._location), files)
         actions = [self._action(file) for file in files]
         note = {QUERY: query, BATCH: str(batch), ROWS: str(page.rows), CONTENT: content}
         properties = self._transactions.CommitProperties(

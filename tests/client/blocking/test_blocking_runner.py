@@ -173,6 +173,14 @@ def test_an_outcome_may_be_waited_for_with_a_limit(portal):
     assert outcome.cancel()
 
 
+def test_work_that_closing_has_not_ended_is_not_waited_for(portal):
+    outcome = portal.submit(lambda: asyncio.get_running_loop().create_future())
+    portal.close(nothing)
+    for wait_for_it in (outcome.result, outcome.exception):
+        with pytest.raises(NotRunning, match="the client is closed"):
+            wait_for_it()
+
+
 def test_what_work_raises_at_once_reaches_the_submitter(portal):
     def refuse():
         raise UsageError("no")

@@ -160,10 +160,13 @@ class BlockingRunner:
     def turn_for(self, outcome: Outcome[Any], timeout: float | None) -> None:
         """Wait up to `timeout` seconds for the outcome. This thread runs the event loop unless another thread does.
 
-        Raises `UsageError` inside a running event loop, unless the outcome is done.
+        Unless the outcome is done, raises `UsageError` inside a running event loop, and `NotRunning` if no thread will
+        run the event loop again: after an interrupted `close`, and in a forked child.
         """
-        if outcome.done() or self._refusal is not None:
+        if outcome.done():
             return
+        if self._refusal is not None:
+            raise NotRunning(self._refusal)
         refuse_running_loop("`await asyncio.wrap_future(...)`")
 
         async def wait() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
@@ -14,6 +15,7 @@ from tests.store.making import ADDRESS, SMALL, TOPIC, StoppedClock, bodies, fill
 
 from pyromq.errors import StoreNotWritable, UsageError
 from pyromq.slow_work import run_blocking
+from pyromq.store.log import commit_log
 from pyromq.store.message_store import MessageStore
 from pyromq.store.retention import DiskUse, measured
 from pyromq.store.store_config import StoreConfig
@@ -334,6 +336,27 @@ def test_a_file_that_cannot_be_deleted_is_told_once_and_stays_in_front(
         assert len(told) == 1 and str(blocked) in told[0]
         assert (tmp_path / "commitlog" / f"{4096:020}").exists()
         blocked.rmdir()
+
+
+@pytest.mark.parametrize("lost", [[0], [0, 1], [1], [1, 2]])
+def test_log_files_deleted_by_hand_keep_no_others(
+    tmp_path: Path, lost: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(commit_log, "RECENT_BYTES", 0)
+    for scene in scenes(tmp_path):
+        fill(scene.store, 100)
+    for scene in scenes(tmp_path):
+        before = scene.log_files()
+        scene.store._log.files.release()  # a start maps few files of a large log
+        for number, base in enumerate(before):
+            path = tmp_path / "commitlog" / f"{base:020}"
+            path.unlink() if number in lost else os.utime(path, (scene.clock.ms // 1000,) * 2)
+        scene.percent = 80
+        assert scene.store.retention.to_load() == []
+        scene.pass_hours(71)
+        assert scene.log_files()[-4:] == before[-4:]
+        scene.pass_hours(2)
+        assert scene.log_files() == before[-1:]
 
 
 def simulated(disk: SimulatedDisk, clock: StoppedClock) -> MessageStore:

@@ -86,7 +86,10 @@ class Retention:
 
     def to_load(self) -> PagesToLoad:
         """Return the pages to load before the next check of file ages: record heads that are not resident."""
-        return self._residency.heads_to_load(segment.base + segment.size for segment in self._candidates)
+        try:
+            return self._residency.heads_to_load(segment.base + segment.size for segment in self._candidates)
+        except FileNotFoundError:  # an operator deleted a log file by hand
+            return []
 
     def step(self, budget_seconds: float) -> bool:
         """Measure the disk, delete expired files and trim queues for up to `budget_seconds`.
@@ -233,11 +236,16 @@ class Retention:
         """Return True if all messages before log offset `end`, where a file begins, are older than `age_ms`."""
         if age_ms is None:
             return False
-        stored_ms = self._log.store_ms_at(end)
-        if stored_ms is None:  # no record begins there yet, or the record is damaged
+        stored_ms = None
+        with contextlib.suppress(FileNotFoundError):  # an operator deleted the next file by hand
+            stored_ms = self._log.store_ms_at(end)
+        if stored_ms is None:  # no record begins there yet, or the record is damaged or lost
             segment = self._log.files.find(end - 1)
             assert segment is not None
-            stored_ms = segment.changed_ms()
+            try:
+                stored_ms = segment.changed_ms()
+            except FileNotFoundError:
+                return True
         return self._clock.now_ms() - stored_ms > age_ms
 
     def _drop(self, count: int) -> int:

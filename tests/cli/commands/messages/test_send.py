@@ -62,6 +62,14 @@ def test_json_prints_one_object_for_each_line(cli, served):
     assert [json.loads(line)["status"] for line in sent.lines] == ["SEND_OK"] * 3
 
 
+def test_json_has_each_confirmed_line_before_a_refused_one(cli, served):
+    sent = cli("send", "send-json-refused", "--input", "json", "-o", "json", stdin=b'{"body": "1"}\n' * 40 + b"{\n")
+
+    assert sent.code == 1
+    assert [json.loads(line)["status"] for line in sent.lines] == ["SEND_OK"] * 40
+    assert sent.err.startswith("40 messages were confirmed, up to line 40\nerror: line 41: ")
+
+
 def test_lines_of_one_ordering_key_go_to_one_queue_in_order(cli, served):
     lines = b"".join(b"%d\n" % number for number in range(600))
     sent = cli("send", "send-order", "--ordering-key", "k", "-o", "json", stdin=lines)

@@ -235,6 +235,10 @@ class PendingSends:
         self.count, self._line = self.count + 1, line
         return result
 
+    def confirmed(self) -> Iterator[SendResult]:
+        """Yield the results of sends in flight that are confirmed by now."""
+        yield from (future.result() for _, future in self._pending if future.done() and _is_confirmed(future))
+
     def summary(self, *, wait: bool) -> str:
         """Return a sentence with the number of confirmed messages and their last line, to resume from.
 
@@ -278,8 +282,11 @@ def _send_lines(
 
     def print_summary(*, wait: bool) -> None:
         progress.end()
+        text = pending.summary(wait=wait)
+        for result in pending.confirmed():
+            settled(result)
         typed = "\n" if lines.stopped and sys.stderr.isatty() else ""  # the terminal shows ^C on this line
-        click.echo(typed + pending.summary(wait=wait), err=True)
+        click.echo(typed + text, err=True)
 
     with InputLines(stream) as lines, ProgressLine("sent", beside_output=quiet, typing=stream.isatty()) as progress:
         try:

@@ -297,6 +297,22 @@ async def test_a_broken_new_file_leaves_the_old_one_in_use_and_is_told_once(serv
     assert await call(server.port, TlsConfig(authority=authority.file)) == 3
 
 
+async def test_a_file_that_becomes_usable_is_used_though_it_has_the_same_version(serve_tls, call, authority, clock):
+    certificate, key = authority.issue("server", "old.example")
+    server = await serve_tls((certificate, key))
+    next_certificate, next_key = authority.issue("next", "new.example")
+    content = next_certificate.read_bytes()
+    certificate.write_bytes(b"x" * len(content))
+    key.write_bytes(next_key.read_bytes())
+    refused = certificate.stat()
+    await clock.advance(1)
+    assert await call(server.port, TlsConfig(authority=authority.file, server_name="old.example")) == 3
+    certificate.write_bytes(content)
+    os.utime(certificate, ns=(refused.st_atime_ns, refused.st_mtime_ns))  # as `chown` leaves it
+    await clock.advance(1)
+    assert await call(server.port, TlsConfig(authority=authority.file, server_name="new.example")) == 3
+
+
 @pytest.mark.parametrize(("days", "told"), [(3.5, "expires in 3 days"), (-1.5, "expired 1 day ago")])
 async def test_a_server_tells_at_its_start_that_its_certificate_expires(
     serve_tls, authority, caplog, days, told, clock

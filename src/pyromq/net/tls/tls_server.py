@@ -83,8 +83,8 @@ class ServerTlsConfig:
 class ServerContext:
     """The TLS context of a port, renewed when a certificate file changes.
 
-    If a changed file cannot be used, the last good context stays and the error is logged once. The constructor raises
-    `UsageError` that names a file that cannot be used.
+    If a changed file cannot be used, the last good context stays, the error is logged once, and the file is tried again
+    each second. The constructor raises `UsageError` that names a file that cannot be used.
     """
 
     def __init__(self, config: ServerTlsConfig, clock: Clock) -> None:
@@ -93,6 +93,7 @@ class ServerContext:
         self._versions = self._look()
         self._checked = clock.monotonic()
         self._context = config.context()
+        self._fault = ""  # why the present files are not in use; empty if they are
         self._log_expiry()
 
     def current(self) -> ssl.SSLContext:
@@ -101,7 +102,9 @@ class ServerContext:
         if now - self._checked >= CHECK_SECONDS:
             self._checked = now
             versions = self._look()
-            if versions != self._versions:
+            if (
+                versions != self._versions or self._fault
+            ):  # `chown` may make a file usable, and leaves its version as is
                 self._versions = versions
                 self._renew()
         return self._context
@@ -123,8 +126,11 @@ class ServerContext:
         try:
             self._context = self.config.context()
         except UsageError as error:
-            logger.error("%s; new connections still get the certificate that was read before", error)  # noqa: TRY400
+            if str(error) != self._fault:
+                logger.error("%s; new connections still get the certificate that was read before", error)  # noqa: TRY400
+            self._fault = str(error)
         else:
+            self._fault = ""
             logger.info("TLS certificate %s is read again: new connections get it", self.config.certificate)
             self._log_expiry()
 

@@ -1,11 +1,14 @@
 """Who may sign in, and do what: passwords, roles, tokens of forms, tries, hosts, headers, the audit log."""
 
+import errno
 import json
+import os
 import stat
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import argon2
 import httpx
@@ -425,6 +428,23 @@ async def test_a_running_console_keeps_its_accounts_if_their_file_is_gone_or_bro
     path.unlink()
     assert (await signed.client.get("/topics")).status_code == 200
     assert not signed.console.is_open
+
+
+def test_accounts_that_become_readable_count_though_their_file_does_not_change(tmp_path, monkeypatch, caplog):
+    path = tmp_path / "accounts.json"
+    ConsoleAccounts(path).save("ann", role="admin", password=PASSWORD)
+    running, other = ConsoleAccounts(path), ConsoleAccounts(path)
+    other.save("bob", role="viewer", password=PASSWORD)
+
+    def refuse(path):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "read_bytes", refuse)
+        for _ in range(3):
+            assert running.find("bob") is None
+    assert caplog.text.count("cannot be read") == 1
+    assert running.find("bob") is not None
 
 
 async def test_the_first_account_of_the_command_line_closes_an_open_console(browser, config):

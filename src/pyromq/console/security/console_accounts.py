@@ -81,6 +81,7 @@ class ConsoleAccounts:
         self._changing = threading.Lock()  # accounts are saved in threads, because hashing takes long
         self._accounts: dict[str, ConsoleAccount] = {}
         self._version = version_of(path)
+        self._fault = ""  # why the present file is not in use; empty if it is
         if self._version is not None:
             self._accounts = self._read()
 
@@ -169,12 +170,18 @@ class ConsoleAccounts:
         version = version_of(self._path)
         if version in (None, self._version):  # if the file is gone: without accounts, every visitor could do everything
             return
-        self._version = version
         try:
             found = self._read()
         except UsageError as error:
-            logger.error("%s; the accounts stay as they were", error)  # noqa: TRY400  its text is all there is to know
+            if str(error) != self._fault:
+                logger.error("%s; the accounts stay as they were", error)  # noqa: TRY400  its text is all there is to know
+            self._fault = str(error)
+            if not isinstance(
+                error.__cause__, OSError
+            ):  # `chown` may make a file readable, and leaves its version as is
+                self._version = version
             return
+        self._version, self._fault = version, ""
         before, self._accounts = self._accounts, found
         for name, account in before.items():
             if found.get(name) != account:

@@ -2,12 +2,16 @@
 
 import asyncio
 
+import pytest
 from tests.broker.consuming.test_unconfirmed_messages import confirm, store
 from tests.broker.popping.poppers import Popper, bodies
 from tests.broker.popping.test_pop_processor import after, send
 
 from pyromq.broker.confirmation import ReplicaRule
+from pyromq.broker.popping.pop_processor import PopProcessor
 from pyromq.message import StoredMessage
+from pyromq.remoting.command import Call, Reply
+from pyromq.remoting.remoting_session import RemotingSession
 
 
 async def test_a_message_that_comes_while_pops_are_resumed_resumes_another_pop(broker, orders, caller_to, clock):
@@ -52,3 +56,22 @@ async def test_the_last_acknowledgement_of_an_orderly_pop_resumes_a_waiting_pop(
     await popper.ack(*received)
     async with asyncio.timeout(1):
         assert bodies(other.received(await waiting)) == [b"c"]
+
+
+async def test_a_slow_pop_whose_connection_has_closed_neither_waits_nor_takes_messages(broker, orders, popper):
+    for _ in range(6):
+        await send(orders, *["a"] * 300, properties="TAGS\x01red")
+    answerers = [each for module in broker._modules for each in module.answerers]
+    (processor,) = [each for each in answerers if isinstance(each, PopProcessor)]
+    session = RemotingSession(broker.dispatcher, broker._clock, address=("127.0.0.1", 1), wake=print, run_soon=print)
+    header = popper.header(expression="blue", poll_ms=10_000)
+    popping = processor.pop(header, Call(int(header.code), header=header, peer=session))
+    assert asyncio.iscoroutine(popping)
+    popping.send(None)
+    session.close("killed")
+    await send(orders, "b", properties="TAGS\x01blue")
+    with pytest.raises(StopIteration) as ended:
+        while True:
+            popping.send(None)
+    assert isinstance(ended.value.value, Reply)
+    assert (await popper.waiting(), broker.pops.in_flight.count) == (0, 0)

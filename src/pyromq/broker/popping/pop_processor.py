@@ -96,14 +96,21 @@ class PopProcessor:
 
     async def _pop_slowly(self, to_load: PagesToLoad, header: PopMessage, wanted: Filter, call: Call) -> Reply | Later:
         """Pop when the records are not in memory, or the filter refuses many messages."""
-        round_ = await when_loaded(to_load, partial(self._pop, header, wanted))
+        pop = partial(self._pop_if_open, header, wanted, call.peer)
+        round_ = await when_loaded(to_load, pop)
         while not round_.records and round_.has_more:
             await yield_slice()
             try:
-                round_ = self._pop(header, wanted)
+                round_ = pop()
             except NotInMemory as lack:
-                round_ = await when_loaded(lack.to_load, partial(self._pop, header, wanted))
+                round_ = await when_loaded(lack.to_load, pop)
+        if call.peer.closed:
+            return self._nothing(header)
         return self._answer(header, round_) if round_.records else self._park(header, wanted, call)
+
+    def _pop_if_open(self, header: PopMessage, wanted: Filter, peer: Peer) -> _Round:
+        """Pop, unless the connection has closed meanwhile: no client would get the messages."""
+        return _Round(0, 0) if peer.closed else self._pop(header, wanted)
 
     def _park(self, header: PopMessage, wanted: Filter, call: Call) -> Reply | Later:
         left_ms = self._left_ms(header)

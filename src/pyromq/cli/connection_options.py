@@ -186,10 +186,13 @@ def secret_in(text: str) -> str:
     if not text.startswith("@"):
         return text
     try:
-        return Path(text[1:]).read_text(encoding="utf-8").strip()
+        secret = Path(text[1:]).read_text(encoding="utf-8-sig").strip()
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "no text"
         raise click.BadParameter(f"the file {text[1:]} cannot be read: {reason}") from None
+    if not secret:  # it would mean no account, or an unchanged secret
+        raise click.BadParameter(f"the file {text[1:]} is empty")
+    return secret
 
 
 _FILE = {"type": click.Path(dir_okay=False), "metavar": "FILE"}

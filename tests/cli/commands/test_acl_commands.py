@@ -52,6 +52,29 @@ def test_an_account_is_made_changed_and_deleted(guarded, cli, tmp_path):
     assert cli("acl", "delete", "another", "--yes").code == 1
 
 
+def test_the_last_right_is_removed(guarded, cli):
+    assert cli("acl", "set", "shop-app", "--topic", "orders=").code == 0
+    row = next(row for row in json.loads(cli("acl", "list", "-o", "json").out) if row["account"] == "shop-app")
+    assert row["topics"] == ""
+
+
+def test_an_empty_secret_is_refused_and_not_taken_for_no_change(guarded, cli, tmp_path):
+    before = guarded.read_text()
+    (tmp_path / "secret").write_text("\n")
+    done = cli("acl", "set", "shop-app", "--new-secret", f"@{tmp_path / 'secret'}")
+    assert (done.code, done.out) == (2, "")
+    assert f"the file {tmp_path / 'secret'} is empty" in done.err
+    assert guarded.read_text() == before
+
+
+@pytest.mark.parametrize("written", [b"\xef\xbb\xbfsecret-of-another\r\n", b"secret-of-another\r\n"])
+def test_a_secret_is_read_as_editors_write_it(guarded, cli, tmp_path, written):
+    (tmp_path / "secret").write_bytes(written)
+    assert cli("acl", "set", "another", "--new-secret", f"@{tmp_path / 'secret'}").code == 0
+    assert cli("acl", "set", "piped-app", stdin=written).code == 0
+    assert guarded.read_text().count("secretKey: secret-of-another\n") == 2
+
+
 def test_a_new_account_asks_for_its_secret(guarded, cli):
     made = cli("acl", "set", "another", stdin=b"secret-of-another\n")
     assert made.code == 0, made.err

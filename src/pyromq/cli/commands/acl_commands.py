@@ -161,7 +161,7 @@ def _rights(option: str, texts: tuple[str, ...]) -> dict[str, str] | None:
 def _prompted_secret(account: str) -> str:
     """Prompt for a secret key without echo; from a pipe, read its first line."""
     if not sys.stdin.isatty():
-        return sys.stdin.readline().rstrip("\n")
+        return sys.stdin.readline().removeprefix("\ufeff").strip()  # as `secret_in` reads a file
     secret: str = click.prompt(f"secret key of {account}", hide_input=True, confirmation_prompt=True)
     return secret
 

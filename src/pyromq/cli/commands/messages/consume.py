@@ -11,6 +11,7 @@ import errno
 import re
 import sys
 import threading
+import time
 from base64 import b64encode
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
@@ -144,13 +145,14 @@ def consume(topic: str, start: Start, until: int | None, namesrv: str, output: s
         _warn_of_odd_tags(choice["tags"])
     except SubscriptionParseFailed as error:
         raise click.UsageError(str(error)) from error
-    config = ConsumerConfig(auto_commit=False) if group is None else _as_member(start, until, choice)
+    config = _without_group() if group is None else _as_member(start, until, choice)
     config = replace(config, damaged=damaged, deliver_undecodable=True)  # undecodable messages are reported
     config = replace(config, connections=connections(waits=group is not None), namespace=choice["namespace"])
     with sigterm_interrupts(), PullConsumer(group or TOOLS_GROUP, namesrv, config=config) as consumer:
         queues = _queues(consumer, topic, choice["queue_ids"])
         if group is None:
             reader = TopicReader(consumer, queues, chosen, start, choice["last"], choice["follow"], until)
+            reader = replace(reader, adds_queues=not choice["queue_ids"])
             messages = reader.messages()
         else:
             consumer.subscribe(topic, **chosen)
@@ -171,6 +173,12 @@ def _warn_of_odd_tags(tags: str) -> None:
         check_tag_words(tags)
     except SubscriptionParseFailed as error:
         click.echo(f"warning: {one_line(error)}", err=True)
+
+
+def _without_group() -> ConsumerConfig:
+    """Return the configuration of a consumer that commits no offsets. Queues found later begin at the present time."""
+    now_ms = time.time_ns() // 1_000_000
+    return ConsumerConfig(auto_commit=False, consume_from=ConsumeFrom.TIME, consume_from_ms=now_ms)
 
 
 def _as_member(start: Start, until: int | None, choice: Mapping[str, Any]) -> ConsumerConfig:

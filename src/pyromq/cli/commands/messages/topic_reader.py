@@ -9,7 +9,7 @@ import heapq
 import sys
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -46,6 +46,7 @@ class TopicReader:
     last: int | None = None
     follow: bool = False
     until_ms: int | None = None
+    adds_queues: bool = False  # new queues of the topic are read too, for example of a broker that was away
 
     def messages(self) -> Iterator[StoredMessage]:
         """Yield existing messages in the order in which they were stored, then new messages as they arrive.
@@ -130,7 +131,13 @@ class TopicReader:
 
     def _arriving(self, ends: Mapping[MessageQueue, int]) -> Iterator[StoredMessage]:
         print_waiting()
-        self.consumer.assign(self.queues, **self.chosen)
+        assigned = set(self.queues)
+
+        def assign(queues: Iterable[MessageQueue]) -> None:
+            assigned.update(queues)
+            self.consumer.assign(assigned, **self.chosen)
+
+        assign(self.consumer.watch_queues(self.queues[0].topic, assign) if self.adds_queues else ())
         for queue, end in ends.items():
             self.consumer.seek(queue, end)
         while self.until_ms is None or time.time() * 1000 < self.until_ms + POLL_SECONDS * 1000:

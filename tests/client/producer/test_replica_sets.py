@@ -172,6 +172,8 @@ async def test_sends_wait_for_a_set_without_master_longer_than_for_a_broker(repl
         waiting.append(asyncio.ensure_future(producer.send_one_way(Message("orders", b"4"))))
         with pytest.raises(Unavailable, match="broker-a"):
             await producer.send(Message("orders", b"late"), timeout=0.3)
+        with pytest.raises(Unavailable, match="orders"):
+            await producer.request(Message("orders", b"late"), timeout=0.3)
         assert not any(each.done() for each in waiting)
         await replicas.register(master, epoch=2)
         await asyncio.gather(*waiting)
@@ -274,3 +276,21 @@ async def test_a_set_without_master_keeps_the_ledger_of_batch_transactions(repli
         assert await producer.cluster.masters() == {}
         assert await find_ledger(producer.cluster, None) == "broker-a"
         assert await find_ledger(producer.cluster, "broker-a") == "broker-a"
+
+
+async def test_a_request_that_has_waited_for_a_master_waits_for_its_reply(replicas):
+    master, replica = await replicas.start(), await replicas.refusing(None)
+    await replicas.register(master, epoch=1)
+    await replicas.register(replica, broker_id=2, epoch=1)
+    config = replace(SHORT, failover_seconds=2 * PATIENCE_SECONDS)
+    async with AsyncProducer("g", replicas.namesrv, config=config) as producer:
+        await producer.queues("orders")
+        await replicas.unregister(master, epoch=1)
+        await learns(producer, None)
+        requesting = asyncio.ensure_future(producer.request(Message("orders", b"1")))
+        await asyncio.sleep(SHORT.timeout)
+        await replicas.register(master, epoch=2)
+        await until(lambda: b"1" in replicas.stored(0) and not producer.in_flight)
+        await asyncio.sleep(0.05)
+        assert not requesting.done()
+        requesting.cancel()

@@ -294,13 +294,13 @@ class AsyncProducer(AsyncLifespan):
         self.check_open()
         await self._be_known(self._preparation.topic(message.topic), seconds)
         with self._requests.waiting(self._cluster.client_id, seconds) as request:
-            pending = self._prepare(message, choose, None, kind=SendKind.REQUEST, more=request.properties)
+            pending = self._prepare(message, choose, timeout, kind=SendKind.REQUEST, more=request.properties)
             pending.deadline = deadline
             pending.retry_codes = frozenset() if choose else self.config.retry_codes
             self._outbox.send(pending)
             await pending.future
             try:
-                async with asyncio.timeout(max(0.0, deadline - self._clock.monotonic())):
+                async with asyncio.timeout(max(0.0, pending.deadline - self._clock.monotonic())):
                     return await request.reply
             except TimeoutError as error:
                 raise NoReply(

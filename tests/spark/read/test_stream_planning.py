@@ -239,6 +239,21 @@ def test_a_checkpoint_of_another_topic_is_named(topic):
         topic.planning().next(StreamOffset({MessageQueue("other", "broker-a", 0): 1}))
 
 
+@pytest.mark.parametrize("loss", ["true", "false"])
+def test_a_queue_of_the_checkpoint_that_is_not_assigned_is_named(topic, loss):
+    start = topic.planning().first()
+    options = read_options(
+        {
+            "namesrvAddr": topic.namesrv,
+            "assign": json.dumps({topic.name: {"broker-a": [0]}}),
+            "failOnDataLoss": loss,
+        },
+        STREAM,
+    )
+    with pytest.raises(UsageError, match=r"the checkpoint has queue 1 of topic .*, which option assign does not name"):
+        StreamPlanning(options, client_of(options), FakeClock()).next(start)
+
+
 def test_a_checkpoint_of_another_version_is_named():
     with pytest.raises(UsageError, match="not of version 1"):
         read_stream_offset({"v": 2})

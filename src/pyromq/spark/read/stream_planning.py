@@ -156,6 +156,11 @@ class StreamPlanning:
                 f"the checkpoint is of topic {', '.join(others)}, which this query does not read; "
                 "give it a new checkpoint location"
             )
+        if self._options.assign and (left := sorted(start.positions.keys() - set(self._options.assign))):
+            raise UsageError(
+                f"the checkpoint has {queue_name(left[0])}, which option assign does not name; name the queue, or give"
+                " the query a new checkpoint location"
+            )
 
     def _retired(self) -> set[str]:
         """Return the brokers of option retiredBrokers that are not registered."""

@@ -38,7 +38,7 @@ DAY = 86_400_000
 class Run:
     """One life of a store with its timers, on a clock that stands still."""
 
-    def __init__(self, config, now_ms=1_700_000_000_000, *, disk=LOCAL_DISK):
+    def __init__(self, config, now_ms=1_700_000_000_000, *, disk=LOCAL_DISK, follows=False):
         self.config = config
         self.clock = FakeClock(now_ms)
         self.store = MessageStore(config.store_config, self.clock, store_address=bytes(8), disk=disk)
@@ -51,7 +51,10 @@ class Run:
             cold_reads=LoadedAtOnce(self.store.disk, self.clock),
             clock=self.clock,
         )
-        self.timers.load()
+        if follows:
+            self.timers.index.load_to_follow()
+        else:
+            self.timers.load()
 
     def park(self, due_ms, key):
         text = encode_properties({"TIMER_DELIVER_MS": str(due_ms), "UNIQ_KEY": key, "CLUSTER": "c"})

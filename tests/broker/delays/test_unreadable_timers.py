@@ -10,6 +10,7 @@ import pytest
 from tests.broker.delays.test_timer_recovery import Run
 
 from pyromq.errors import StoreError
+from pyromq.message import StoredMessage
 from pyromq.store.disk import LocalDisk
 from pyromq.store.timers.timer_bucket import ENTRY_BYTES
 
@@ -191,4 +192,44 @@ def test_entries_that_cannot_be_read_for_the_copies_of_their_records_hold_nobody
     run.store.disk.worn.clear()
     run.work()
     assert run.keys() == KEYS
+    run.crash()
+
+
+class Busy(LocalDisk):
+    """A disk on which a few openings of log files fail."""
+
+    failing = 0
+
+    def open(self, path, *, create=False, write=True):
+        if self.failing and path.parent.name == "commitlog":
+            self.failing -= 1
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return super().open(path, create=create, write=write)
+
+
+@pytest.mark.parametrize("follows", [False, True])
+def test_a_log_file_that_cannot_be_opened_for_once_repeats_no_delivery(config, follows):
+    run = Run(config, disk=Busy())
+    now = run.clock.now_ms()
+    for number, key in enumerate(KEYS):
+        run.park(now + 1_000 + number, key)
+    run.park(now + 60_000, "later")
+    run.work()
+    run.save()
+    run.clock.jump(2)
+    run.work()
+    for _ in range(30):
+        run.store.append(StoredMessage("others", bytes(9_000)))  # several files of the log
+    run.crash()
+    run = Run(config, now + 2_000, disk=Busy(), follows=follows)
+    run.store._log.files.release()
+    run.store.disk.failing = 3
+    for _ in range(3):
+        with pytest.raises(StoreError, match="Too many open files"):
+            run.timers.follow_master() if follows else run.work()
+    if follows:
+        run.timers.index.lead()
+    run.clock.jump(60)
+    run.work()
+    assert run.keys() == [*KEYS, "later"]
     run.crash()

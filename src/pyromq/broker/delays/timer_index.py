@@ -12,7 +12,6 @@ import struct
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from functools import lru_cache, partial
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 from zlib import crc32
@@ -139,6 +138,7 @@ class TimerIndex:
         self._cancelling: Iterator[int] | None = None  # the remaining work on the cancel at queue offset `moved`
         # For recovery: messages delivered since the checkpoint.
         self._unchecked: Iterator[Delivered | None] | None = None
+        self._unchecked_range = (0, 0)  # log offsets between which `_unchecked` searches
         # A follower marks the master's deliveries continuously. Log offset before which all deliveries are marked, and
         # log offset before which `_unchecked` marks them. None: not a follower.
         self._checked_to: int | None = None
@@ -176,7 +176,7 @@ class TimerIndex:
             )
         start = max(saved.log_end, store.min_log_offset)
         if (self.buckets or self.moved < end) and start < store.max_log_offset:
-            self._unchecked = self._deliveries(start, store.max_log_offset)
+            self._begin_check(start, store.max_log_offset)
         self._moved_before = self.moved
         self._loaded = True
         store.follow(TIMER_TOPIC, self.apply)
@@ -201,11 +201,13 @@ class TimerIndex:
             end = self._store.max_log_offset
             has_messages = bool(self.buckets) or self.moved < self._store.next_offset(TIMER_TOPIC, 0)
             if has_messages and self._checking_to < end:
-                self._unchecked = chain(self._unchecked or (), self._deliveries(self._checking_to, end))
+                begin = self._checking_to if self._unchecked is None else self._unchecked_range[0]
+                self._begin_check(begin, end)
             self._checked_to = None
 
-    def _deliveries(self, begin: int, end: int) -> Iterator[Delivered | None]:
-        return delivered_timers(self._store.records_from(begin), end, self.buckets)
+    def _begin_check(self, begin: int, end: int) -> None:
+        self._unchecked_range = begin, end
+        self._unchecked = delivered_timers(self._store.records_from(begin), end, self.buckets)
 
     def apply(self, record: StoredMessage) -> None:
         """Take a record that was just appended to the timer topic. Called for each record; many are filed together.
@@ -238,7 +240,8 @@ class TimerIndex:
             return False
         if self._checked_to is not None and self._unchecked is None and self._checking_to < self._store.max_log_offset:
             begin, self._checking_to = self._checking_to, self._store.max_log_offset
-            self._unchecked = self._deliveries(begin, self._checking_to) if self.buckets else None
+            if self.buckets:
+                self._begin_check(begin, self._checking_to)
             self._checked_to = begin if self.buckets else self._checking_to
         return self._check()
 
@@ -318,11 +321,15 @@ class TimerIndex:
 
         Return True if no message is left to mark.
         """
-        for found in self._unchecked or ():
-            if found is None:
-                return False
-            self.finish(*found)
-            self.rest(found[0])
+        try:
+            for found in self._unchecked or ():
+                if found is None:
+                    return False
+                self.finish(*found)
+                self.rest(found[0])
+        except OSError:
+            self._begin_check(*self._unchecked_range)  # an iterator that has raised has no more elements
+            raise
         self._unchecked = None
         if self._checked_to is not None:
             self._checked_to = self._checking_to

@@ -4,6 +4,7 @@ import asyncio
 import errno
 from dataclasses import replace
 
+import pytest
 from tests.broker.headers import send_header
 from tests.broker.popping.poppers import Popper, bodies
 from tests.broker.popping.test_pop_processor import after, send
@@ -113,3 +114,19 @@ async def test_a_damaged_retry_holds_up_no_others(broker, orders, popper, clock)
     broker.store._log.memory[at : at + 4] = bytes(4)
     received = [each for _ in range(5) for each in await popper.pop()]
     assert bodies(received) == [b"b"]
+
+
+@pytest.mark.parametrize("at", [0, 27])  # the record's size, and its queue offset
+async def test_a_damaged_head_of_a_record_is_an_error_of_its_queue_only(broker, orders, popper, at):
+    for tag in ("red", "blue", "red"):
+        await send(orders, tag, properties=f"TAGS\x01{tag}")
+    await send(orders, "other", queue_id=1, properties="TAGS\x01red")
+    begin = broker.store.message("orders", 0, 0).log_offset + at
+    broker.store._log.memory[begin : begin + 4] = bytes([0x7F * (at > 0), 0, 0, 0])
+    remarks, received = [], []
+    for _ in range(4):
+        response = await popper.pop_soon(expression="red", order=True, poll_ms=0)
+        remarks.append(response.remark)
+        received += popper.received(response) if response.code == 0 else []
+    assert bodies(received) == [b"other"]
+    assert any("queue 0 of topic orders" in remark for remark in remarks)

@@ -15,7 +15,7 @@ from pyromq.broker.popping.pop_admission import ANY_QUEUE, PopAdmission, check_c
 from pyromq.broker.popping.pop_table import RENEWED_MS, PopTable
 from pyromq.broker.popping.pop_waiting import PopWaiting
 from pyromq.broker.shared_state import SharedState
-from pyromq.errors import ResponseCode, StoreCorrupt, StoreNotWritable
+from pyromq.errors import ResponseCode, StoreCorrupt, StoreError
 from pyromq.filter.filter import Filter, check_length, filter_of
 from pyromq.message import Property, StoredMessage, encode_properties
 from pyromq.names import pop_retry_topic, retry_topic
@@ -154,7 +154,7 @@ class PopProcessor:
     def _pop(self, header: PopMessage, wanted: Filter) -> _Round:
         """Hand out messages of the topic's queues, up to the request's limit.
 
-        Raises `NotInMemory`, `PopsInFlight` or `StoreNotWritable`, with nothing handed out.
+        Raises `NotInMemory`, `PopsInFlight` or `StoreError`, with nothing handed out.
         """
         table, store = self._table, self._store
         table.check_quota(header.consumer_group)
@@ -176,7 +176,7 @@ class PopProcessor:
                 found = store.read(queue.topic, queue.queue_id, queue.next_offset, room, wanted=wanted)
                 if found.status is ReadStatus.FOUND:
                     self._take(header, queue, found, round_)
-            except (NotInMemory, StoreNotWritable):
+            except (NotInMemory, StoreError):
                 if not round_.records:
                     raise
                 break  # the next pop loads the pages, or raises the error
@@ -236,7 +236,7 @@ class PopProcessor:
     def _take(self, header: PopMessage, queue: PoppedQueue, found: ReadResult, round_: _Round) -> None:
         """Hand out the messages that a read found."""
         if queue.topic == header.topic:
-            offsets = _offsets_of(found, queue.next_offset)
+            offsets = _offsets_of(found, queue)
             records: list[memoryview] = found.records
             retry = NORMAL
         else:
@@ -366,16 +366,23 @@ class _Round(msgspec.Struct):
     has_more: bool = False
 
 
-def _offsets_of(found: ReadResult, first: int) -> list[int]:
-    """Return the queue offsets of the messages that were found by a read from offset `first` on."""
-    if found.next_offset - first == found.count:
-        return list(range(first, found.next_offset))
+def _offsets_of(found: ReadResult, queue: PoppedQueue) -> list[int]:
+    """Return the queue offsets of the messages that a read found. Raises `StoreCorrupt` for a damaged record."""
+    first, end = queue.next_offset, found.next_offset
+    if end - first == found.count:
+        return list(range(first, end))
     offsets = []
     for view in found.records:
         position = 0
         while position < len(view):
-            offsets.append(queue_offset_of(view, position))
-            position += unpack_size(view, position)[0]
+            size, offset = unpack_size(view, position)[0], queue_offset_of(view, position)
+            if size <= 0 or not first <= offset < end:
+                raise StoreCorrupt(
+                    f"queue {queue.queue_id} of topic {queue.topic} has a damaged message between offsets {first} and"
+                    f" {end}: `pyromq store check` names it"
+                )
+            offsets.append(offset)
+            position += size
     return offsets
 
 

@@ -14,6 +14,7 @@ from pyromq.client.consumer.pull.lite_pull_consumer import AsyncPullConsumer
 from pyromq.client.consumer.pulling import MessageDamaged
 from pyromq.client.consumer.push.push_consumer import AsyncConsumer
 from pyromq.client.consumer.queue_reader import AsyncQueueReader
+from pyromq.errors import TopicNotFound
 from pyromq.message import Message
 
 BODIES = [f"message {n} of ten".encode() for n in range(10)]
@@ -109,6 +110,43 @@ async def test_as_a_dead_letter_it_tells_what_is_wrong_and_is_not_redriven(clust
     assert letter.message.properties["DAMAGED"] == "its body does not match its checksum"
     assert outcome.fate is Fate.FAILED
     assert "damaged" in str(outcome.error)
+
+
+class _Missing:
+    """A group's retry topic that is there when a dead letter is written for the second time."""
+
+    def __init__(self, policy):
+        self.calls = 0
+        self._write, policy._send_back.make_dead_letter = policy._send_back.make_dead_letter, self.write
+
+    async def write(self, message, reason):
+        self.calls += 1
+        if self.calls == 1:
+            raise TopicNotFound("No topic route info in name server for the topic: %RETRY%workers")
+        await self._write(message, reason)
+
+
+async def test_a_missing_retry_topic_resets_no_queue(cluster):
+    await fill(cluster)
+    flip(cluster, BODIES[BAD], 3)
+    work = Work(cluster, pull_count=2, concurrency=1, damaged=Damaged.DEAD_LETTER)
+    missing = _Missing(work.consumer._damage)
+    async with work.consumer:
+        await until(lambda: BODIES[-1] in work.bodies)
+    assert (work.bodies, missing.calls) == (SOUND, 2)
+
+
+async def test_a_missing_retry_topic_resets_no_queue_of_a_pull_consumer(cluster):
+    (first, *_) = await fill(cluster)
+    flip(cluster, BODIES[BAD], 3)
+    config = ConsumerConfig(damaged=Damaged.DEAD_LETTER, retry_seconds=0.01, pull_count=2)
+    async with AsyncPullConsumer("workers", cluster.namesrv, config=config) as consumer:
+        missing = _Missing(consumer._fetching._damage)
+        await consumer.assign([first.queue])
+        bodies = []
+        while BODIES[-1] not in bodies:
+            bodies += [message.body for message in await consumer.poll()]
+    assert (bodies, missing.calls) == (SOUND, 2)
 
 
 async def test_a_pull_consumer_passes_over_and_counts(cluster):

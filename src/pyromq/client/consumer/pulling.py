@@ -20,7 +20,7 @@ from pyromq.client.cluster.cluster_client import ClusterClient
 from pyromq.client.cluster.namespace import Namespace
 from pyromq.client.consumer.push.send_back import SendBack
 from pyromq.compression import MAX_BODY_BYTES
-from pyromq.errors import BrokerError, ResponseCode, StoreCorrupt, UndecodableBody
+from pyromq.errors import BrokerError, ResponseCode, StoreCorrupt, TopicNotFound, Unavailable, UndecodableBody
 from pyromq.excerpt import excerpt
 from pyromq.filter.filter import EVERYTHING, Wanted
 from pyromq.logs import logger_of
@@ -448,7 +448,10 @@ class DamagedMessagePolicy:
         fate = "skipped"
         if self._config.damaged is Damaged.DEAD_LETTER and damaged.message is not None and self._send_back is not None:
             damaged.message.properties[Property.DAMAGED] = damaged.what
-            await self._send_back.make_dead_letter(damaged.message, str(damaged))
+            try:
+                await self._send_back.make_dead_letter(damaged.message, str(damaged))
+            except TopicNotFound as error:  # the retry topic, not the topic pulled, whose offsets must stay
+                raise Unavailable(str(error)) from error
             fate = "now a dead letter"
         self.count += 1
         logger.error("group %s: damaged message in %s; it is %s", self._group, damaged, fate)

@@ -95,9 +95,11 @@ def test_json_bodies(kitchen):
 
 def test_typed_bodies(kitchen, namesrv):
     kitchen.send("payments", {"id": 1, "amount": 2}, {"id": 2, "amount": 0.5}, {"id": "three"}, keys="k", tags="t")
+    kitchen.send("payments", b"\0", properties={"TOMBSTONE": "true"})
     kitchen.cook("Typed bodies")
     assert [tuple(row) for row in kitchen.names["sums"].collect()] == [("EUR", 2.5)]
-    (message,) = kitchen.seen("%DLQ%billing")
+    message, tombstone = sorted(kitchen.seen("%DLQ%billing"), key=lambda message: message.body, reverse=True)
+    assert DeadLetter("billing", tombstone).reason == "the body is null"
     letter = DeadLetter("billing", message)
     assert (message.body, message.keys, message.tags) == (b'{"id": "three"}', ["k"], "t")
     assert letter.reason == "the body is no Payment: Expected `int`, got `str` - at `$.id`"

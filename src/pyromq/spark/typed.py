@@ -4,7 +4,8 @@ from pyromq.spark.typed import dead_letters, with_values
 
 orders = with_values(messages, Order)
 fitting = orders.where("unfit is null").select("value.*", "storeTimestamp")
-dead_letters(orders.where("unfit is not null"), "billing").write.format("rocketmq").mode("append").save()
+letters = dead_letters(orders.where("unfit is not null"), "billing")
+letters.write.format("rocketmq").option("nullBody", "tombstone").mode("append").save()
 """
 
 from __future__ import annotations
@@ -69,8 +70,9 @@ def with_values(messages: DataFrame, type: Any) -> DataFrame:
 def dead_letters(unfit: DataFrame, group: str) -> DataFrame:
     """Return failed messages as dead letters of a group, with the columns of the sink.
 
-    Column `unfit` has the reason. `pyromq dlq` and the job `redrive` read the dead letters like all others. Raises
-    `IllegalName` for an illegal group.
+    Column `unfit` has the reason. `pyromq dlq` and the job `redrive` read the dead letters like all others. A message
+    without a body needs option nullBody=tombstone of the write; a body that cannot be decompressed is null unless it
+    was read with onUndecodable=raw. Raises `IllegalName` for an illegal group.
     """
     check_group(group)
     more = {Property.RETRY_REASON: F.col(UNFIT), ORIGIN_TOPIC: F.col("topic")}

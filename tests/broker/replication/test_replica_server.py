@@ -227,7 +227,7 @@ async def test_a_second_handover_right_after_the_first_is_refused_and_prevents_n
     await first.hand_over(second.number)
 
 
-async def test_a_fault_in_a_task_of_the_replica_ends_the_replica(
+async def test_a_fault_in_the_tick_of_a_replica_ends_the_replica(
     replicas: ReplicaSet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = await replicas.start(1)

@@ -134,9 +134,9 @@ class ReplicaServer:
         for work, name in (
             (self._fail_if_taken(self._lease.keep), "renew lease"),
             (self.record.watch(self._record_changed), "watch the set"),
-            (self._tick(), "replica"),
         ):
-            self._tasks.start(work, name=name).add_done_callback(self._fail_with)
+            self._tasks.start(work, name=name)
+        self._tasks.start(self._tick(), name="replica").add_done_callback(self._fail_with)
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -332,7 +332,7 @@ class ReplicaServer:
             self.failed.set_exception(error)
 
     def _fail_with(self, task: asyncio.Task[None]) -> None:
-        """End the replica with the error of a task: without its tasks it would hold up the set."""
+        """End the replica with the error of `_tick`: without its ticks a replica would hold up the set."""
         if not task.cancelled() and isinstance(error := task.exception(), Exception):
             self._fail(error)
 

@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import select
 import ssl
 import threading
 import time
@@ -31,6 +32,20 @@ def publish(connection, body, queue="tasks", **more):
     Producer(connection).publish(body, routing_key=queue, declare=declared, **more)
 
 
+class Hub:
+    """An event loop that waits for one file descriptor."""
+
+    def add_reader(self, fileno, callback):
+        self.fileno, self.callback = fileno, callback
+
+    def remove(self, fileno):
+        assert fileno == self.fileno
+
+    def turn(self):
+        assert select.select([self.fileno], [], [], PATIENCE_SECONDS)[0]
+        self.callback()
+
+
 class Receiving:
     """Consumes a queue on a channel of its own; `messages` has kombu's messages in order of arrival."""
 
@@ -54,6 +69,27 @@ class Receiving:
             self.connection.drain_events(timeout=seconds)
         except TimeoutError:
             pass
+
+
+def test_a_callback_that_raises_in_an_event_loop_delays_no_other_message(connection):
+    for number in range(3):
+        publish(connection, number)
+    seen = []
+
+    def work(message):
+        seen.append(message)
+        if len(seen) == 1:
+            raise ValueError("no")
+
+    Consumer(connection.channel(), [Queue("tasks")], on_message=work).consume()
+    transport, hub = connection.transport, Hub()
+    transport.register_with_event_loop(connection.connection, hub)
+    wait_until(lambda: len(transport.inbox._deliveries) == 3)
+    with pytest.raises(ValueError, match="no"):
+        hub.turn()
+    while len(seen) < 3:
+        hub.turn()
+    transport.on_unregister_from_event_loop(connection.connection, hub)
 
 
 def test_an_acknowledged_message_is_gone_and_a_requeued_one_comes_again(cluster, connection):

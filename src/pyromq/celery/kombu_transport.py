@@ -8,6 +8,7 @@ the topic of the queue's exchange. A binding is valid in the connection that dec
 from __future__ import annotations
 
 import time
+from collections import deque
 from typing import Any
 
 from kombu.transport import virtual
@@ -71,5 +72,10 @@ class Transport(virtual.Transport):
         loop.remove(self.inbox.fileno())
 
     def _on_readable(self) -> None:
-        for delivery in self.inbox.take_all():
-            delivery()
+        left = deque(self.inbox.take_all())
+        try:
+            while left:
+                left.popleft()()
+        finally:  # if a callback has raised: the event loop calls this again for the others
+            for delivery in left:
+                self.inbox.put(delivery)

@@ -36,6 +36,7 @@ def test_names_are_taken_in_any_case_and_values_by_their_units():
         ({"onTooLarge": "dlq"}, "options onTooLarge=dlq and deadLetterTopic belong together"),
         ({"deadLetterTopic": "d"}, "options onTooLarge=dlq and deadLetterTopic belong together"),
         ({"sendBatchBytes": "2m", "maxMessageBytes": "1m"}, "sendBatchBytes is 2097152, more than maxMessageBytes"),
+        ({"waitVisible": "false"}, "option waitVisible is for delivery=exactlyOnce, and delivery is atLeastOnce"),
         ({"ledger": "broker-a"}, "option ledger is for delivery=exactlyOnce, and delivery is atLeastOnce"),
         ({"jobId": "j"}, "option jobId is for delivery=exactlyOnce or idempotent"),
         ({"jobId": "a\nb", "delivery": "idempotent"}, "write 1 to 128 printable characters"),

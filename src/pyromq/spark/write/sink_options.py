@@ -136,8 +136,9 @@ class SinkOptions:
             raise UsageError(
                 f"option sendBatchBytes is {self.batch_bytes}, more than maxMessageBytes {self.max_message_bytes}"
             )
-        if self.ledger is not None and self.delivery != EXACTLY_ONCE:
-            raise UsageError(f"option ledger is for delivery=exactlyOnce, and delivery is {self.delivery}")
+        for name, is_given in (("ledger", self.ledger is not None), ("waitVisible", not self.wait_visible)):
+            if is_given and self.delivery != EXACTLY_ONCE:
+                raise UsageError(f"option {name} is for delivery=exactlyOnce, and delivery is {self.delivery}")
         if self.job_id is not None and self.delivery == AT_LEAST_ONCE:
             raise UsageError("option jobId is for delivery=exactlyOnce or idempotent, and delivery is atLeastOnce")
 

@@ -5,6 +5,7 @@ Exit codes: 0 success, 1 failure, 2 wrong usage, 130 stopped by Ctrl-C.
 
 from __future__ import annotations
 
+import io
 import logging
 import os
 import sys
@@ -102,6 +103,7 @@ def pyromq(ctx: click.Context, context: str | None, namesrv: str | None, debug: 
 def main() -> NoReturn:
     """Run the command line of this process and exit."""
     _open_missing_streams()
+    _write_whole()
     code = run(sys.argv[1:])
     try:
         sys.stdout.flush()
@@ -164,6 +166,18 @@ def _open_missing_streams() -> None:
         if getattr(sys, name) is None:
             mode = "w" if number else "r"
             setattr(sys, name, Path(os.devnull).open(mode, encoding="utf-8"))  # noqa: SIM115 - open until the process ends
+
+
+def _write_whole() -> None:
+    """Buffer standard output also with PYTHONUNBUFFERED, where a write to a full pipe may end early without an error.
+
+    Commands flush what they print.
+    """
+    raw = getattr(sys.stdout, "buffer", None)
+    if isinstance(raw, io.RawIOBase):
+        sys.stdout = io.TextIOWrapper(
+            io.BufferedWriter(raw), encoding=sys.stdout.encoding, errors=sys.stdout.errors, line_buffering=True
+        )
 
 
 def _check_text(arguments: Sequence[str]) -> None:

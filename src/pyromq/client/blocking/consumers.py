@@ -49,6 +49,7 @@ class PullConsumer(BlockingClient[AsyncPullConsumer]):
             self._async.hand_back_latest()
         super().__exit__(kind, error, trace)
 
+    hand_back_latest = on_loop(AsyncPullConsumer.hand_back_latest)
     queues = blocking(AsyncPullConsumer.queues)
     unwatch_queues = on_loop(AsyncPullConsumer.unwatch_queues)
     assign = blocking(AsyncPullConsumer.assign)

@@ -1,5 +1,6 @@
 import io
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -221,6 +222,26 @@ def test_a_closed_pipe_ends_it_while_nothing_comes(cli, served, start_process, m
 
     assert process.wait(PATIENCE_SECONDS) == 1
     assert process.stderr.read() == ""
+
+
+@not_windows
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_message_that_a_closed_pipe_did_not_take_is_not_committed(cli, served, start_process, unbuffered):
+    topic, group = f"consume-cut-{unbuffered}", f"readers-{unbuffered}"
+    cli("topic", "create", topic, "--queues", "1")
+    cli("send", topic, "first")
+    cli("send", topic, "x" * 4_000_000)  # more than a pipe takes
+    process = start_process(
+        *("consume", topic, "-g", group, "--from", "beginning", "-n", served.namesrv), PYTHONUNBUFFERED=unbuffered
+    )
+    assert os.read(process.stdout.fileno(), 6) == b"first\n"
+    assert os.read(process.stdout.fileno(), 1) == b"x"
+
+    process.stdout.close()
+
+    assert process.wait(PATIENCE_SECONDS) == 1
+    rows = json.loads(cli("group", "progress", group, "-t", topic, "-o", "json").out)
+    assert [row["consumer_offset"] for row in rows] == [1]
 
 
 def test_what_a_group_cannot_do_is_refused_with_the_usage(cli):

@@ -14,6 +14,7 @@ import threading
 import time
 from base64 import b64encode
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from itertools import islice
@@ -34,7 +35,7 @@ from pyromq.client.blocking.consumers import PullConsumer
 from pyromq.client.blocking.sigint import sigterm_interrupts
 from pyromq.client.client_config import ConsumeFrom, ConsumerConfig, Damaged
 from pyromq.clock import local_time
-from pyromq.errors import SubscriptionParseFailed, UndecodableBody, UsageError
+from pyromq.errors import NotRunning, SubscriptionParseFailed, UndecodableBody, UsageError
 from pyromq.excerpt import escaped
 from pyromq.filter.filter import check_tag_words, looks_like_sql, wanted_by
 from pyromq.message import MessageQueue, StoredMessage
@@ -158,8 +159,15 @@ def consume(topic: str, start: Start, until: int | None, namesrv: str, output: s
             consumer.subscribe(topic, **chosen)
             messages = iter(consumer)
             print_waiting()
-        with OutputWatch(consumer.close):
+        with OutputWatch(partial(_leave, consumer)):
             _print(islice(messages, choice["count"]), show)
+
+
+def _leave(consumer: PullConsumer) -> None:
+    """Close a consumer while another thread prints a message; that message is not committed."""
+    with suppress(NotRunning):
+        consumer.hand_back_latest()
+    consumer.close()
 
 
 def _warn_of_odd_tags(tags: str) -> None:

@@ -17,6 +17,7 @@ import pyromq.celery
 from pyromq import ConsumeFrom, ConsumerConfig, Message, SimpleConsumer
 from pyromq.celery import task_feed
 from pyromq.celery.process_queues import ProcessQueues
+from pyromq.celery.queue_names import exchange_topic
 from pyromq.celery.rocketmq_channel import MAX_UNLIMITED
 from pyromq.celery.rocketmq_connection import RocketConnection
 from pyromq.clock import SystemClock
@@ -228,6 +229,15 @@ def test_an_undeclared_exchange_reaches_the_processes_that_read_it(connect):
     receiving = Receiving(connect(), Queue("", Exchange("news", type="fanout"), exclusive=True), no_ack=True)
     Producer(connect()).publish("extra", exchange="news")
     assert receiving.until(1) == ["extra"]
+
+
+def test_a_message_that_kombu_has_not_made_stops_no_reading_of_an_exchange(cluster, connect):
+    exchange = Exchange("events", type="topic")
+    receiving = Receiving(connect(), Queue("mine", exchange, routing_key="task.#", auto_delete=True), no_ack=True)
+    foreign = {"headers": {}, "properties": {"delivery_info": {"routing_key": 7}}}
+    cluster.producer().send(Message(exchange_topic("events"), json.dumps(foreign).encode()))
+    Producer(connect(), exchange=exchange).publish("own", routing_key="task.sent")
+    assert receiving.until(1) == ["own"]
 
 
 def test_a_topic_exchange_matches_routing_keys(connect):

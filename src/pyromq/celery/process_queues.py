@@ -144,7 +144,7 @@ class ProcessQueues:
         """Called in a reader's thread: add a message to the queues that take it, a copy to each."""
         if (raw := payload(message)) is None:
             return
-        routing_key = raw["properties"]["delivery_info"].get("routing_key", "")
+        routing_key = str(raw["properties"]["delivery_info"].get("routing_key", ""))
         with self._lock:
             names = {each.queue for each in self._bindings.get(exchange, ()) if each.takes(routing_key)}
             for name in names:

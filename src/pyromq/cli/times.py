@@ -40,7 +40,7 @@ def read_time(text: str) -> int:
     if text in ("today", "yesterday"):
         midnight = datetime.combine(date.today() - timedelta(days=text == "yesterday"), clock_time())
         return int(midnight.timestamp() * 1000)
-    if match := re.fullmatch(r"-?(\d+(?:\.\d+)?)([smhdw])", text):
+    if match := re.fullmatch(r"-?(\d{1,9}(?:\.\d+)?)([smhdw])", text, re.ASCII):
         return now_ms - int(float(match[1]) * _SECONDS[match[2]] * 1000)
     try:
         return read_moment(text)

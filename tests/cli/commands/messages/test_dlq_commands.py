@@ -100,6 +100,13 @@ def test_a_group_without_dead_letters_is_no_error(cli, served):
     assert (listed.code, listed.err) == (0, "group group-healthy has no such dead letter\n")
 
 
+def test_a_redrive_of_a_misspelt_group_is_an_error(cli, served):
+    cli("group", "create", "group-misspelt")
+    done = cli("dlq", "redrive", "group-misspelled", "--all")
+    assert (done.code, done.out) == (1, "")
+    assert done.err.startswith("error: group group-misspelled does not exist")
+
+
 def test_options_choose_dead_letters(cli, bury, group):
     bury("timeout", tags="paid")
     bury("key missing", tags="sent", keys="7")
@@ -179,7 +186,8 @@ def test_two_destinations_are_refused(cli, served, group):
 
 
 def test_nothing_to_send_is_said(cli, served):
-    done = cli("dlq", "redrive", "nobody", "--all")
+    cli("group", "create", "group-unharmed")
+    done = cli("dlq", "redrive", "group-unharmed", "--all")
     assert (done.code, done.out, done.err) == (0, "", "no messages to send\n")
 
 

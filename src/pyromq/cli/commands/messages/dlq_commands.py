@@ -74,9 +74,7 @@ def list_letters(group: str | None, count: int, namesrv: str, output: str, **cho
         return
     letters = asyncio.run(_letters(namesrv, group, _filter(choice)))
     if not letters:
-        with Admin(namesrv, connections=connections()) as admin:
-            if not admin.group_configs(group):
-                raise GroupNotFound(f"group {group} does not exist")
+        _check_known(namesrv, group)
     chosen = sorted(letters, key=lambda letter: letter.message.store_ms)
     show_rows(
         [_row(letter, output) for letter in chosen[:count]], output, empty=f"group {group} has no such dead letter"
@@ -119,6 +117,8 @@ def redrive(group: str, everything: bool, namesrv: str, output: str, **choice: A
             "select messages with --id, --topic, --tag, --key, --reason, --begin or --end, or give --all"
         )
     fates = asyncio.run(_redrive(namesrv, group, _filter(choice), order=order, output=output))
+    if not fates:
+        _check_known(namesrv, group)
     click.echo(", ".join(f"{count} {fate.value}" for fate, count in fates.items()) or "no messages to send", err=True)
     return 1 if fates[Fate.FAILED] else 0
 
@@ -128,6 +128,13 @@ _ORDER = ("to_origin", "to_topic", "dry_run", "per_second", "most", "again")
 
 def _filter(choice: dict[str, Any]) -> DeadLetterFilter:
     return DeadLetterFilter(**choice | {"ids": frozenset(choice["ids"]), "since_ms": choice["since_ms"] or 0})
+
+
+def _check_known(namesrv: str, group: str) -> None:
+    """Raise `GroupNotFound` for a group without settings, which also has no dead letters."""
+    with Admin(namesrv, connections=connections()) as admin:
+        if not admin.group_configs(group):
+            raise GroupNotFound(f"group {group} does not exist")
 
 
 async def _counts(namesrv: str) -> list[dict[str, Any]]:

@@ -104,6 +104,15 @@ def test_a_topic_with_percent_signs_is_read_by_its_name(archive, topic):
     assert archive.topics() == [topic]
 
 
+def test_a_batch_whose_commit_was_cut_is_published_by_the_next_batch(tmp_path):
+    archive = Archive(tmp_path, "parquet")
+    cut = Page("query", 0, archive.write(rows(range(3))))
+    open_table(archive.location, "parquet")._write_page(cut)  # the commit; then a crash, and `describe --reset`
+    archive.write(rows(range(50, 53)), batch=1)  # of a batch that was not committed
+    archive.commit(archive.write(rows(range(3, 5)), batch=2), batch=2)
+    assert archive.offsets() == [0, 1, 2, 3, 4]
+
+
 def test_a_file_that_the_driver_does_not_find_is_not_committed(archive):
     files = archive.write(rows(range(3)))
     Path(archive.location, files[0].written).unlink()  # or it is on the disk of another machine

@@ -110,8 +110,10 @@ class ParquetTable:
             _check_written(self._root, files)
             self._write_page(page)
         self._publish(committed or page)
-        if self._root.exists(folder := new_folder(query, batch)):
-            self._root.files.delete_dir(self._root.at(folder))
+        for number in self._root.numbers(f"{BOOKS}/new/{query}") - {batch}:
+            # A crash cut the commit of this batch, and a reset of the checkpoint prevented its repetition.
+            if (earlier := self._page(query, number)) is not None:
+                self._publish(earlier)
         if committed is not None:
             check_repeated(_decided(committed, committed.rows), content=content, rows=page.rows)
         return committed is None
@@ -136,11 +138,16 @@ class ParquetTable:
         self._root.files.move(draft, self._root.at(name))
 
     def _publish(self, page: Page) -> None:
-        """Move the files of a batch to their visible names. Files that a previous commit moved are skipped."""
+        """Move the files of a batch to their visible names, and delete the files of its other attempts.
+
+        Files that a previous commit moved are skipped.
+        """
         for file in page.files:
             if self._root.exists(file.written):
                 self._root.make_folder_of(file.path)
                 self._root.files.move(self._root.at(file.written), self._root.at(file.path))
+        if self._root.exists(folder := new_folder(page.query, page.batch)):
+            self._root.files.delete_dir(self._root.at(folder))
 
 
 def _check_written(root: Root, files: Sequence[ArchiveFile]) -> None:

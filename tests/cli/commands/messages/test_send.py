@@ -112,6 +112,14 @@ def test_a_field_of_a_line_that_would_be_lost_is_refused(cli, served, field):
     assert f"unknown field `{field}`" in refused.err
 
 
+def test_a_damaged_message_is_not_sent_as_a_sound_one(cli, served):
+    """As printed by `message show -o json`."""
+    refused = cli("send", "send-damaged", "--input", "json", stdin=b'{"body": "x", "damaged": true}')
+    assert (refused.code, refused.out) == (1, "")
+    assert "the message is damaged" in refused.err
+    assert cli("send", "send-damaged", "--input", "json", stdin=b'{"body": "x", "damaged": false}').code == 0
+
+
 def test_each_command_that_prints_messages_prints_lines_that_can_be_sent():
     known = set(MessageLine.__struct_fields__)
     fields = [line.partition(": ") for line in (Path(__file__).parents[2] / "json_fields.txt").read_text().splitlines()]

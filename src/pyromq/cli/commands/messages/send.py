@@ -378,6 +378,8 @@ class MessageLine(msgspec.Struct, forbid_unknown_fields=True):
     def __post_init__(self) -> None:
         if (self.body is msgspec.UNSET) == (self.body_base64 is msgspec.UNSET):
             raise ValueError("give one of `body` and `body_base64`")
+        if self.damaged:
+            raise ValueError("the message is damaged: its body is not what was sent")
 
 
 _decode = msgspec.json.Decoder(MessageLine).decode

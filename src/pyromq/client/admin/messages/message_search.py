@@ -122,7 +122,7 @@ async def _view_at_successor(cluster: ClusterClient, message_id: str, *, timeout
         if broker.failover and address is not None:
             with suppress(MQError):
                 message = await _view(cluster, address, log_offset, timeout=timeout)
-                if message.offset_message_id == message_id:
+                if message.offset_message_id == message_id.upper():
                     message.broker_name = name
                     return message
     return None

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from pyromq.broker.replication import joining
 from pyromq.broker.replication.mastership import Mastership
 from pyromq.broker.replication.record_view import RecordView
 from pyromq.broker.replication.replica import Replica
@@ -126,7 +127,7 @@ def _common_point(change: Callable[[Any, int], Any]) -> Patches:
         common = plain(own, other, own_end, other_end)
         return None if common is None else change(common, own_end)
 
-    return {(epoch_file, "common_point"): common_point}
+    return {(joining, "common_point"): common_point}
 
 
 FAULTS: list[Callable[[], Patches]] = [

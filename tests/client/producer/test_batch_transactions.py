@@ -203,7 +203,7 @@ async def test_the_ledger_may_be_named():
 async def test_the_ledger_stays_the_same_while_its_broker_is_away():
     async with Cluster(brokers=2) as cluster:
         async with AsyncBatchTransactions("etl", cluster.namesrv) as batches:
-            result = await attempt_of(batches, "1")
+            result = await attempt_of(batches, "1", queue=MessageQueue("orders", "broker-a", 0))
             await batches.commit("t", [result])
         await cluster.stop_broker(0)
         async with AsyncBatchTransactions("etl", cluster.namesrv, timeout=0.2) as batches:

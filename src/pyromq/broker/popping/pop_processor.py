@@ -379,7 +379,7 @@ def _offsets_of(found: ReadResult, queue: PoppedQueue) -> list[int]:
             if size <= 0 or not first <= offset < end:
                 raise StoreCorrupt(
                     f"queue {queue.queue_id} of topic {queue.topic} has a damaged message between offsets {first} and"
-                    f" {end}: `pyromq store check` names it"
+                    f" {end}; a check of the broker's store names it"
                 )
             offsets.append(offset)
             position += size

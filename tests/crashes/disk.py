@@ -47,16 +47,18 @@ Image = dict[str, File]  # by path below the folder
 
 
 def image_of(folder: Path) -> Image:
-    """Return the files of a folder. Whoever writes must not do so meanwhile."""
+    """Return the files of a folder. Whoever writes must not do so meanwhile, but for compiled sends.
+
+    These write a record and then its queue entry, unseen. So the log is read last: no entry is without its record.
+    """
+    paths = [Path(parent, name) for parent, _, names in os.walk(folder) for name in names]
     image = {}
-    for parent, _, names in os.walk(folder):
-        for name in names:
-            path = Path(parent, name)
-            try:
-                content = path.read_bytes()
-            except FileNotFoundError:  # temporary ones come and go
-                continue
-            image[str(path.relative_to(folder))] = file_of(content)
+    for path in sorted(paths, key=lambda path: path.parent.name == "commitlog"):
+        try:
+            content = path.read_bytes()
+        except FileNotFoundError:  # temporary ones come and go
+            continue
+        image[str(path.relative_to(folder))] = file_of(content)
     return image
 
 

@@ -92,12 +92,12 @@ def completed(future: Future[T]) -> Generator[Future[T], None, T]:
 
 
 class Turns:
-    """Runs coroutines of the same name one after another, in the order of the calls."""
+    """Runs coroutines one after another, in the order of the calls. Coroutines of other names do not wait."""
 
     def __init__(self) -> None:
         self._last: dict[str, Future[None]] = {}
 
-    async def run(self, name: str, work: Callable[[], SlowWork[T]]) -> T:
+    async def run(self, work: Callable[[], SlowWork[T]], name: str = "") -> T:
         """Run `work()` after all earlier coroutines of that name; return its result."""
         before, done = self._last.get(name), Future[None]()
         self._last[name] = done

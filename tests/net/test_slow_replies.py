@@ -206,9 +206,9 @@ def test_who_leaves_answers_unread_keeps_nobody_waiting_for_a_turn(answers):
             return unread[0]
 
     unread, turns = [0], Turns()
-    held = give(answers, turns.run("", partial(counting, [], "held", 4)), a_call(Unread()))
+    held = give(answers, turns.run(partial(counting, [], "held", 4)), a_call(Unread()))
     unread[0] = MAX_UNSENT_BYTES + 1
-    other = give(answers, turns.run("", partial(counting, [], "other", 4)))
+    other = give(answers, turns.run(partial(counting, [], "other", 4)))
     for _ in range(30):
         answers.step()
     assert held.done()
@@ -255,7 +255,7 @@ async def noted(events, name, error=None):
 
 def test_work_of_one_name_waits_for_earlier_work_and_others_do_not():
     turns, events = Turns(), []
-    works = {name: turns.run(name[0], partial(noted, events, name)) for name in ("a1", "a2", "b1")}
+    works = {name: turns.run(partial(noted, events, name), name[0]) for name in ("a1", "a2", "b1")}
     assert [work.send(None) for work in works.values()][0::2] == [None, None]
     assert events == ["a1 begins", "b1 begins"]
     for name in ("a1", "a2", "b1"):
@@ -265,9 +265,9 @@ def test_work_of_one_name_waits_for_earlier_work_and_others_do_not():
 
 def test_failed_or_closed_work_ends_its_turn():
     turns, events = Turns(), []
-    failing = turns.run("a", partial(noted, events, "a1", ValueError("no")))
-    closed = turns.run("a", partial(noted, events, "a2"))
-    last = turns.run("a", partial(noted, events, "a3"))
+    failing = turns.run(partial(noted, events, "a1", ValueError("no")), "a")
+    closed = turns.run(partial(noted, events, "a2"), "a")
+    last = turns.run(partial(noted, events, "a3"), "a")
     for work in failing, closed, last:
         work.send(None)
     with pytest.raises(ValueError, match="no"):
@@ -278,7 +278,7 @@ def test_failed_or_closed_work_ends_its_turn():
 
 def test_waiting_work_may_be_closed_before_the_work_it_waits_for():
     turns, events = Turns(), []
-    first, second = (turns.run("a", partial(noted, events, name)) for name in ("a1", "a2"))
+    first, second = (turns.run(partial(noted, events, name), "a") for name in ("a1", "a2"))
     for work in first, second:
         work.send(None)
     second.close()

@@ -65,7 +65,7 @@ class ChangedSettings:
         Settings that can change while the broker runs take effect once they are on disk, others at the next start.
         Raises `UsageError`, and `StoreNotWritable` if nothing changes since the disk refuses the file.
         """
-        return await self._turns.run("", partial(self._change, changes))
+        return await self._turns.run(partial(self._change, changes))
 
     async def _change(self, changes: dict[str, str]) -> Future[None]:
         with_properties(self._config, changes)  # refuses invalid settings before they are saved

@@ -82,3 +82,8 @@ def suggestions(ctx: click.Context) -> Iterator[None]:
 
 cluster_option = click.option("--cluster", help="Only on the brokers of this cluster.")
 broker_option = click.option("-b", "--broker", help="Only on this broker.")
+
+
+def place_text(cluster: str | None, broker: str | None = None) -> str:
+    """Return where a command acts, for the end of a sentence; "" for every broker."""
+    return (f" in cluster {cluster}" if cluster else "") + (f" on broker {broker}" if broker else "")

@@ -55,7 +55,7 @@ class KvTable:
 
         Raises `StoreNotWritable` if the change cannot be saved; nothing changes then.
         """
-        await self._turns.run("", partial(self._put, namespace, key, value))
+        await self._turns.run(partial(self._put, namespace, key, value))
 
     async def _put(self, namespace: str, key: str, value: str) -> None:
         before = self.find(namespace, key)
@@ -73,7 +73,7 @@ class KvTable:
 
         Raises `StoreNotWritable` if the change cannot be saved; nothing changes then.
         """
-        await self._turns.run("", partial(self._delete, namespace, key))
+        await self._turns.run(partial(self._delete, namespace, key))
 
     async def _delete(self, namespace: str, key: str) -> None:
         entries = dict(self._namespaces.get(namespace, {}))

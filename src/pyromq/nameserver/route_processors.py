@@ -72,7 +72,7 @@ class RegistrationProcessor:
         """
         if header.body_crc and zlib.crc32(call.body) & 0x7FFFFFFF != header.body_crc:
             raise BrokerError("crc32 not match")
-        return await self._turns.run("", partial(self._registered, header, call))
+        return await self._turns.run(partial(self._registered, header, call))
 
     async def _registered(self, header: RegisterBroker, call: Call) -> Reply:
         broker = _identity(header)

@@ -12,6 +12,14 @@ from pyromq.clock import SystemClock
 from pyromq.message import Message, MessageQueue
 from pyromq.testing import FakeClock
 
+BROADCAST = ConsumerConfig(broadcast=True)  # asks nobody whose the queues are
+
+
+def rebalance_of(client, held, *, config=BROADCAST, **parts):
+    """A rebalance of topic `orders` for group `workers`. The client sends no heartbeat: the group has no members."""
+    usual = {"clock": FakeClock(), "topics": lambda: ["orders"], "acquire": hold, "revoke": release}
+    return Rebalance(held, "workers", client, config, **usual | parts)
+
 
 @asynccontextmanager
 async def unbalanced(cluster, runs, clock):
@@ -24,16 +32,7 @@ async def unbalanced(cluster, runs, clock):
 
     client = ClusterClient(cluster.namesrv, SystemClock())
     await client.start()
-    rebalance = Rebalance(
-        {},
-        "workers",
-        client,
-        ConsumerConfig(broadcast=True),  # asks nobody whose the queues are
-        clock=clock,
-        topics=topics,
-        acquire=hold_none,
-        revoke=release,
-    )
+    rebalance = rebalance_of(client, {}, clock=clock, topics=topics, acquire=hold_none)
     task = asyncio.create_task(rebalance.run())
     try:
         yield rebalance
@@ -79,16 +78,7 @@ async def test_a_cause_that_several_topics_share_is_one_line_once(cluster, caplo
         await producer.send(Message(topic, b"1"))
     client = ClusterClient(cluster.namesrv, SystemClock())
     await client.start()
-    rebalance = Rebalance(
-        {},
-        "workers",  # the client sends no heartbeat for this group, so the broker does not count it as a member
-        client,
-        ConsumerConfig(),
-        clock=FakeClock(),
-        topics=lambda: [*topics, "missing", "%RETRY%workers"],
-        acquire=hold,
-        revoke=release,
-    )
+    rebalance = rebalance_of(client, {}, config=ConsumerConfig(), topics=lambda: [*topics, "missing", "%RETRY%workers"])
     with caplog.at_level("WARNING"):
         assert not await rebalance.once()
         assert not await rebalance.once()
@@ -105,17 +95,7 @@ async def test_queues_to_be_acquired_again_for_one_reason_are_one_line(cluster, 
     await client.start()
     route = await client.route("orders")
     held = {queue: Held(queue) for queue in route.readable}
-    rebalance = Rebalance(
-        held,
-        "workers",
-        client,
-        ConsumerConfig(broadcast=True),
-        clock=FakeClock(),
-        topics=lambda: ["orders"],
-        acquire=hold,
-        revoke=release,
-        stuck=lambda assigned: "were not pulled for a long time",
-    )
+    rebalance = rebalance_of(client, held, stuck=lambda assigned: "were not pulled for a long time")
     with caplog.at_level("WARNING"):
         await rebalance.once()
     await client.close()
@@ -128,17 +108,7 @@ async def test_a_stuck_queue_that_cannot_be_acquired_again_is_no_longer_assigned
     client = ClusterClient(cluster.namesrv, SystemClock())
     await client.start()
     held = {queue: Held(queue) for queue in (await client.route("orders")).readable}
-    rebalance = Rebalance(
-        held,
-        "workers",
-        client,
-        ConsumerConfig(broadcast=True),
-        clock=FakeClock(),
-        topics=lambda: ["orders"],
-        acquire=hold_none,
-        revoke=release,
-        stuck=lambda assigned: "may be locked by another member",
-    )
+    rebalance = rebalance_of(client, held, acquire=hold_none, stuck=lambda assigned: "may be locked by another member")
     assert not await rebalance.once()
     await client.close()
     assert not held
@@ -149,16 +119,7 @@ async def test_queues_stay_assigned_while_the_members_are_unknown(cluster):
     client = ClusterClient(cluster.namesrv, SystemClock())
     await client.start()
     held = {queue: Held(queue) for queue in (await client.route("orders")).readable}
-    rebalance = Rebalance(
-        held,
-        "workers",  # the client sends no heartbeat for this group, so the broker does not count it as a member
-        client,
-        ConsumerConfig(),
-        clock=FakeClock(),
-        topics=lambda: ["orders"],
-        acquire=hold,
-        revoke=release,
-    )
+    rebalance = rebalance_of(client, held, config=ConsumerConfig())
     assert not await rebalance.once()
     await client.close()
     assert len(held) == 4

@@ -59,7 +59,7 @@ class GroupProcessor:
         group = decode_body(GroupConfig, call.body, REQUEST)
         if group.retry_queues > MAX_QUEUES:  # the group's retry topic gets as many queues
             raise BrokerError(f"group[{group.name}]: retryQueueNums is {group.retry_queues}; the limit is {MAX_QUEUES}")
-        return await self._turns.run(group.name, partial(self._save, group, call))
+        return await self._turns.run(partial(self._save, group, call), group.name)
 
     async def _save(self, group: GroupConfig, call: Call) -> Reply:
         known = self._groups.find(group.name)
@@ -75,7 +75,7 @@ class GroupProcessor:
 
         With automatic creation, a running member creates the group again. A deletion that cannot be saved is undone.
         """
-        return await self._turns.run(header.group, partial(self._delete, header, call))
+        return await self._turns.run(partial(self._delete, header, call), header.group)
 
     async def _delete(self, header: DeleteGroup, call: Call) -> Reply:
         known = self._groups.find(header.group)

@@ -62,7 +62,7 @@ class TopicProcessor:
         _check_numbers(header)
         if header.topic in self._topics.leaving:
             raise BrokerError(f"topic[{header.topic}] is being deleted; try again later")
-        return await self._turns.run(header.topic, partial(self._create, header, call))
+        return await self._turns.run(partial(self._create, header, call), header.topic)
 
     async def _create(self, header: CreateTopic, call: Call) -> Reply:
         await self._on_disk(header.topic)
@@ -106,8 +106,8 @@ class TopicProcessor:
         for group in self._offsets.groups_of(name):
             retries = pop_retry_topic(group, name)
             if self._topics.find(retries) is not None and not self._shares_retries(group, name):
-                await self._turns.run(retries, partial(self._delete, retries, call))
-        await self._turns.run(name, partial(self._delete, name, call))
+                await self._turns.run(partial(self._delete, retries, call), retries)
+        await self._turns.run(partial(self._delete, name, call), name)
         return Reply()
 
     def _shares_retries(self, group: str, topic: str) -> bool:

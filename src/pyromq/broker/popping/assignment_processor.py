@@ -73,7 +73,7 @@ class AssignmentProcessor:
             raise TopicNotFound(f"topic[{mode.topic}] not exist: create it before its mode is set")
         if self._groups.find(mode.group, call.peer) is None:
             raise GroupNotFound(f"subscription group [{excerpt(mode.group, 100)}] does not exist: create it first")
-        return await self._turns.run("", partial(self._set, mode))
+        return await self._turns.run(partial(self._set, mode))
 
     async def _set(self, mode: MessageRequestMode) -> Reply:
         modes = {topic: modes for topic, modes in self._modes.items() if self._topics.find(topic) is not None}

@@ -12,7 +12,7 @@ import click
 from msgspec import UNSET
 
 from pyromq import Admin
-from pyromq.cli.cluster_names import GROUP_NAME, TOPIC_NAME, broker_option, cluster_option
+from pyromq.cli.cluster_names import GROUP_NAME, TOPIC_NAME, broker_option, cluster_option, place_text
 from pyromq.cli.command_tree import Group
 from pyromq.cli.connection_options import connections, namesrv_option, with_admin
 from pyromq.cli.progress_line import ProgressLine
@@ -72,11 +72,7 @@ def create(
     )
     with Admin(namesrv, connections=connections()) as admin:
         admin.create_group(config, **place)
-    click.echo(f"group {name} is created{_where(**place) or ' on every broker'}")
-
-
-def _where(cluster: str | None, broker: str | None) -> str:
-    return (f" in cluster {cluster}" if cluster else "") + (f" on broker {broker}" if broker else "")
+    click.echo(f"group {name} is created{place_text(**place) or ' on every broker'}")
 
 
 @group.command()
@@ -128,9 +124,9 @@ def delete(admin: Admin, name: str, yes: bool, **place: str | None) -> None:
     """
     check_known(admin, name)
     if not yes:
-        confirm(f"delete group {name} and its offsets{_where(**place)}?")
+        confirm(f"delete group {name} and its offsets{place_text(**place)}?")
     admin.delete_group(name, **place)
-    click.echo(f"group {name} is deleted{_where(**place)}")
+    click.echo(f"group {name} is deleted{place_text(**place)}")
 
 
 def check_known(admin: Admin, name: str) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from pyromq import Admin
-from pyromq.cli.cluster_names import TOPIC_NAME, broker_option, cluster_option
+from pyromq.cli.cluster_names import TOPIC_NAME, broker_option, cluster_option, place_text
 from pyromq.cli.command_tree import Group
 from pyromq.cli.connection_options import connections, namesrv_option, with_admin
 from pyromq.cli.progress_line import ProgressLine
@@ -142,7 +142,7 @@ def _changes(broker: str, old: TopicConfig, new: TopicConfig) -> Iterator[dict[s
 def delete(admin: Admin, name: str, cluster: str | None, yes: bool) -> None:
     """Delete topic NAME and its queues on all brokers, or in one cluster."""
     admin.topic_route(name)  # raises for an unknown topic, before the prompt
-    where = f" in cluster {cluster}" if cluster else ""
+    where = place_text(cluster)
     if not yes:
         confirm(f"delete topic {name} and all its messages{where}?")
     admin.delete_topic(name, cluster=cluster)

@@ -176,9 +176,8 @@ class ConsoleAccounts:
             if str(error) != self._fault:
                 logger.error("%s; the accounts stay as they were", error)  # noqa: TRY400  its text is all there is to know
             self._fault = str(error)
-            if not isinstance(
-                error.__cause__, OSError
-            ):  # `chown` may make a file readable, and leaves its version as is
+            # `chown` may make a file readable, and leaves its version as it is.
+            if not isinstance(error.__cause__, OSError):
                 self._version = version
             return
         self._version, self._fault = version, ""

@@ -102,9 +102,8 @@ class ServerContext:
         if now - self._checked >= CHECK_SECONDS:
             self._checked = now
             versions = self._look()
-            if (
-                versions != self._versions or self._fault
-            ):  # `chown` may make a file usable, and leaves its version as is
+            # `chown` may make a file usable, and leaves its version as it is.
+            if versions != self._versions or self._fault:
                 self._versions = versions
                 self._renew()
         return self._context

@@ -3,6 +3,8 @@
 import asyncio
 from itertools import islice
 
+from tests.waiting import until
+
 from pyromq import ConsumeFrom, ConsumerConfig, Message, PullConsumer
 from pyromq.cli.commands.messages.topic_reader import TopicReader
 from pyromq.clock import SystemClock
@@ -34,8 +36,7 @@ async def test_queues_that_are_added_later_are_read():
                 return [message.body for message in islice(messages, 2)]
 
         reading = asyncio.ensure_future(asyncio.to_thread(read))
-        while not consumer.assignment:
-            await asyncio.sleep(0.01)
+        await until(lambda: consumer.assignment)
         await cluster.start_broker(1)
         await send(b"returned", "broker-b", 0)
         await admin.create_topic("orders", 2, replace=True)

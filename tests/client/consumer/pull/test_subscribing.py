@@ -227,13 +227,20 @@ async def unfinished(cluster, clock, **config):
         yield consumer, queue
 
 
+@asynccontextmanager
+async def revoking(first, queue, member, until):
+    """A second member, for which the first one, in the middle of its messages, is to give up the queue."""
+    await first.seek(queue, 0)
+    await first.poll()
+    async with member():
+        await until(lambda: first._assigned[queue].leaving)
+        yield
+
+
 async def test_a_queue_that_is_being_revoked_is_neither_moved_nor_pulled(cluster, member, until):
     clock = FakeClock()
     async with unfinished(cluster, clock) as (first, queue):
-        await first.seek(queue, 0)
-        await first.poll()
-        async with member():
-            await until(lambda: first._assigned[queue].leaving)
+        async with revoking(first, queue, member, until):
             with pytest.raises(UsageError, match="another member has it, or will have it"):
                 await first.seek(queue, 0)
             await (await cluster.admin()).reset_offset("readers", "orders", 0)
@@ -448,16 +455,12 @@ def test_the_blocking_one_shares_queues_too(served):
 
 async def test_a_reset_during_a_revocation_counts_for_the_next_owner(cluster, member, until):
     clock = FakeClock()
-    async with unfinished(cluster, clock) as (first, queue):
-        await first.seek(queue, 0)
-        await first.poll()
-        async with member():
-            await until(lambda: first._assigned[queue].leaving)
-            first._status._internals.reset({queue: 2})
-            async with asyncio.timeout(PATIENCE_SECONDS):
-                while queue in first.assignment:
-                    await clock.advance(0.1)
-            assert cluster.broker.offsets.find("readers", "orders", queue.queue_id) == 2
+    async with unfinished(cluster, clock) as (first, queue), revoking(first, queue, member, until):
+        first._status._internals.reset({queue: 2})
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while queue in first.assignment:
+                await clock.advance(0.1)
+        assert cluster.broker.offsets.find("readers", "orders", queue.queue_id) == 2
 
 
 async def test_a_reset_counts_while_other_queues_are_acquired(cluster, send, until):
